@@ -1,0 +1,172 @@
+"""Multi-head attention with projections, for pasting into a model: it takes any Scheme."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenc.attention.softmax import attention
+from posenc.contracts import RotaryTables, Scheme
+from posenc.masks import Mask, causal, same_segment
+from posenc.positions import check_positions, sequence
+from posenc.rotate import rotate_qk
+
+__all__ = ["KVCache", "MultiHeadAttention"]
+
+NOPE = Scheme()
+
+
+class KVCache:
+    """Keys and values of one layer, with the positions they have and the rotation they carry.
+
+    >>> cache = KVCache()
+    >>> for token in tokens:                          # [B, 1, C] each
+    ...     out = layer(token, cache=cache)
+
+    Keys are stored rotated. Queries under another rotation are an error (`posenc.rerotate` moves
+    keys over); the next position follows each row's own last one, so padded rows stay right.
+    """
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None  # [B, H', K, D]
+        self.values: Tensor | None = None  # [B, H', K, Dv]
+        self.positions: Tensor | None = None  # [1|B, K]
+        self.segments: Tensor | None = None  # [1|B, K]
+        self.encoding: Any = None
+
+    def __len__(self) -> int:
+        return 0 if self.keys is None else self.keys.shape[2]
+
+    def next_positions(self, num_tokens: int, *, device: torch.device | None = None) -> Tensor:
+        """Positions of the next tokens, `[1|B, T]`: each row goes on from its own last one."""
+        if self.positions is None:
+            return sequence(num_tokens, device=device)[None]
+        return self.positions[:, -1:] + sequence(num_tokens, start=1, device=self.positions.device)
+
+    def append(
+        self, k: Tensor, v: Tensor, positions: Tensor, segments: Tensor | None, encoding: Any
+    ) -> None:
+        """Add keys (already rotated under `encoding`) and values of new tokens."""
+        if self.keys is None or self.values is None or self.positions is None:
+            self.keys, self.values, self.positions = k, v, positions
+            self.segments, self.encoding = segments, encoding
+            return
+        if encoding != self.encoding:
+            raise ValueError(
+                f"keys were cached under {self.encoding}, new ones come under {encoding}: scores of "
+                "the two mean nothing; move the cache with posenc.rerotate first"
+            )
+        if (segments is None) != (self.segments is None):
+            raise ValueError("segments must be given for every call on a cache, or for none")
+        self.keys, self.values = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
+        self.positions = _joined(self.positions, positions)
+        if self.segments is not None and segments is not None:
+            self.segments = _joined(self.segments, segments)
+
+
+class MultiHeadAttention(nn.Module):
+    """Self-attention `[B, T, dim] -> [B, T, dim]` under any scheme, with grouped keys and a cache.
+
+    >>> layer = MultiHeadAttention(512, 8, num_kv_heads=2, scheme=Scheme(rotary=Rope(64)))
+    >>> y = layer(x)                                  # positions 0 … T-1, causal
+    >>> y = layer(x, positions, segments=documents)   # packed documents, padding
+    >>> y = layer(x_last, cache=cache)                # decoding
+
+    Rotation happens here, on queries and keys after the heads are split, never on embeddings;
+    `scheme.additive` is the embedding's business. A model with many layers makes its tables once:
+    `layer(x, positions, tables=rope.tables(positions, positions))`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        scheme: Scheme = NOPE,
+        mask: Mask | None = causal,
+        scale: float | None = None,
+        projection_bias: bool = False,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if min(dim, num_heads, num_kv_heads) < 1 or dim % num_heads or num_heads % num_kv_heads:
+            raise ValueError(
+                f"dim must be a multiple of num_heads, and num_heads of num_kv_heads; got "
+                f"dim {dim}, num_heads {num_heads}, num_kv_heads {num_kv_heads}"
+            )
+        self.head_dim = dim // num_heads
+        rotated = getattr(scheme.rotary, "head_dim", self.head_dim)
+        if rotated != self.head_dim:
+            raise ValueError(
+                f"the rotation is for heads of {rotated} channels, but dim {dim} over {num_heads} "
+                f"heads gives {self.head_dim}"
+            )
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.scheme, self.mask, self.scale = scheme, mask, scale
+        self.learned = nn.ModuleDict(
+            {name: part for name, part in scheme.modules().items() if name != "additive"}
+        )
+        self.q = nn.Linear(dim, dim, bias=projection_bias)
+        self.k = nn.Linear(dim, num_kv_heads * self.head_dim, bias=projection_bias)
+        self.v = nn.Linear(dim, num_kv_heads * self.head_dim, bias=projection_bias)
+        self.out = nn.Linear(dim, dim, bias=projection_bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor | None = None,
+        *,
+        segments: Tensor | None = None,
+        cache: KVCache | None = None,
+        tables: RotaryTables | None = None,
+    ) -> Tensor:
+        """`positions` `[T]` or `[B, T]` default to the ones after the cache; −1 marks padding."""
+        if x.ndim != 3 or x.shape[-1] != self.q.in_features:
+            raise ValueError(f"expected x [B, T, {self.q.in_features}], got {list(x.shape)}")
+        cache = KVCache() if cache is None else cache
+        if positions is None:
+            positions = cache.next_positions(x.shape[1], device=x.device)
+        axes, real = self.scheme.num_axes, self.scheme.real_positions
+        positions = check_positions(positions, num_tokens=x.shape[1], num_axes=axes, real=real)
+        positions = positions if positions.ndim == (2 if axes == 1 else 3) else positions[None]
+
+        q, k, v = (self._heads(project(x)) for project in (self.q, self.k, self.v))
+        scheme, scale = self.scheme, self.head_dim**-0.5 if self.scale is None else self.scale
+        encoding = scheme.rotary
+        if scheme.rotary is not None:
+            made = scheme.rotary.tables(positions, positions) if tables is None else tables
+            q, k = rotate_qk(q, k, made)
+            encoding, scale = made.encoding, scale * made.softmax_scale
+        cache.append(k, v, positions, _rows(segments), encoding)
+        assert cache.keys is not None and cache.values is not None
+        out = attention(
+            q,
+            cache.keys,
+            cache.values,
+            scheme=replace(scheme, rotary=None),
+            q_pos=positions,
+            k_pos=cache.positions,
+            mask=self._mask(cache.segments),
+            scale=scale,
+        )
+        return self.out(out.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _mask(self, segments: Tensor | None) -> Mask | None:
+        if segments is None:
+            return self.mask
+        documents = same_segment(segments)
+        return documents if self.mask is None else self.mask & documents
+
+
+def _rows(segments: Tensor | None) -> Tensor | None:
+    return segments if segments is None or segments.ndim == 2 else segments[None]
+
+
+def _joined(old: Tensor, new: Tensor) -> Tensor:
+    batch = max(old.shape[0], new.shape[0])
+    return torch.cat([x.expand(batch, *x.shape[1:]) for x in (old, new)], dim=1)

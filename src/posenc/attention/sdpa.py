@@ -1,0 +1,119 @@
+"""Attention through PyTorch's scaled_dot_product_attention, in blocks of queries where it must.
+
+A scheme without bias and a causal mask in storage order is the fused kernel itself. Masks and biases
+are built for one block of queries at a time, over the keys that the block can see.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from posenc.attention.problem import Problem, softmax
+from posenc.masks import Causal
+from posenc.rotate import rotate_qk
+
+__all__ = ["sdpa_attention"]
+
+BLOCK_ELEMENTS = 1 << 24  # of a mask or bias built at once: 64 MB in float32
+
+
+def sdpa_attention(problem: Problem) -> Tensor:
+    """Softmax attention `[B, H, Q, Dv]` in the dtype of the queries."""
+    problem = _rotated(problem)
+    scheme, mask = problem.scheme, problem.mask
+    if scheme.bias is None and scheme.relative is None and _is_plain(problem):
+        return _sdpa(problem, None, is_causal=mask is not None)
+    num_queries = problem.q.shape[2]
+    size = _block_size(problem)
+    starts = range(0, num_queries, size)
+    blocks = [slice(start, min(start + size, num_queries)) for start in starts]
+    return torch.cat([_attend(problem, queries) for queries in blocks], dim=2)
+
+
+def _rotated(problem: Problem) -> Problem:
+    scheme = problem.scheme
+    if scheme.rotary is None:
+        return problem
+    tables = scheme.rotary.tables(problem.q_pos, problem.k_pos)
+    q, k = rotate_qk(problem.q, problem.k, tables)
+    return replace(problem, q=q, k=k, scale=problem.scale * tables.softmax_scale)
+
+
+def _is_plain(problem: Problem) -> bool:
+    """Whether the kernel's own causal flag, or no mask at all, says the same as our mask."""
+    if problem.mask is None:
+        return True
+    in_order = problem.contiguous and problem.q.shape[2] == problem.k.shape[2]
+    return in_order and isinstance(problem.mask, Causal)
+
+
+def _block_size(problem: Problem) -> int:
+    batch, num_heads, num_queries, _ = problem.q.shape
+    per_query = problem.k.shape[2] * (batch if problem.mask is not None else 1)
+    if problem.scheme.bias is not None or problem.scheme.relative is not None:
+        per_query = problem.k.shape[2] * batch * num_heads
+    size = max(16, BLOCK_ELEMENTS // per_query)
+    return size if problem.mask is None or size < num_queries else min(size, max(num_queries, 16))
+
+
+def _attend(problem: Problem, queries: slice) -> Tensor:
+    block = problem.block(queries, problem.visible_keys(queries))
+    if problem.scheme.relative is not None:
+        return _with_vectors(block)
+    allowed = block.allowed()
+    if block.scheme.bias is None:
+        if allowed is None:
+            return _sdpa(block, None)
+        blind = ~allowed.any(-1, keepdim=True)
+        return _sdpa(block, allowed | blind).masked_fill(blind, 0.0)
+    bias = block.scheme.bias.dense(block.q_pos, block.k_pos, dtype=_wide(block.q.dtype))
+    if allowed is None:
+        return _sdpa(block, bias)
+    blind = ~allowed.any(-1, keepdim=True)
+    masked = bias.masked_fill(~(allowed | blind), float("-inf"))
+    return _sdpa(block, masked).masked_fill(blind, 0.0)
+
+
+def _with_vectors(block: Problem) -> Tensor:
+    """Relative keys and values need the weights, which the fused kernel does not give."""
+    scheme, dtype = block.scheme, _wide(block.q.dtype)
+    relative = scheme.relative
+    assert relative is not None
+    group = block.q.shape[1] // block.k.shape[1]
+    q, k, v = block.q.to(dtype), block.k.to(dtype), block.v.to(dtype)
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    logits = q @ k.transpose(-1, -2) + relative.key_logits(q, k, block.q_pos, block.k_pos)
+    logits = logits * block.scale
+    if scheme.bias is not None:
+        logits = logits + scheme.bias.dense(block.q_pos, block.k_pos, dtype=dtype)
+    weights = softmax(logits, block.allowed())
+    out = weights @ v
+    extra = relative.value_sum(weights, block.q_pos, block.k_pos)
+    return (out if extra is None else out + extra).to(block.q.dtype)
+
+
+def _sdpa(problem: Problem, attn_mask: Tensor | None, *, is_causal: bool = False) -> Tensor:
+    q, k, v = problem.q, problem.k, problem.v
+    if attn_mask is not None and attn_mask.is_floating_point() and attn_mask.dtype != q.dtype:
+        # float32 biases beside bfloat16 queries: rounding the bias would move logits by whole units
+        return _sdpa_in(torch.float32, problem, attn_mask)
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        scale=problem.scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
+def _sdpa_in(dtype: torch.dtype, problem: Problem, attn_mask: Tensor) -> Tensor:
+    wide = replace(problem, q=problem.q.to(dtype), k=problem.k.to(dtype), v=problem.v.to(dtype))
+    return _sdpa(wide, attn_mask).to(problem.q.dtype)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

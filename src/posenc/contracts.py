@@ -1,0 +1,261 @@
+"""Where position enters a Transformer: added to embeddings, rotating q and k, biasing logits,
+or as vectors on keys and values. A `Scheme` names one of each; none at all is NoPE.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol, final, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from posenc.frequencies import Frequencies
+from posenc.positions import check_positions, sequence
+
+__all__ = [
+    "AdditiveEncoding",
+    "LogitBias",
+    "Pairing",
+    "RelativeKeyValue",
+    "RotaryEncoding",
+    "RotaryTables",
+    "Rotation",
+    "Scheme",
+    "Table",
+    "add_encoding",
+    "rows",
+    "table_from_angles",
+]
+
+Pairing = Literal["half", "adjacent"]
+
+
+@runtime_checkable
+class AdditiveEncoding(Protocol):
+    """Added to token embeddings: `[B, T, C] -> [B, T, C]`."""
+
+    def encode(self, positions: Tensor) -> Tensor: ...
+
+    def __call__(self, x: Tensor, positions: Tensor | None = None) -> Tensor: ...
+
+
+def add_encoding(encoding: AdditiveEncoding, x: Tensor, positions: Tensor | None) -> Tensor:
+    """`x + encoding.encode(positions)`, summed in float32 or wider and rounded once."""
+    dim: int = encoding.dim  # pyright: ignore[reportAttributeAccessIssue]
+    if x.ndim != 3 or x.shape[-1] != dim or not x.is_floating_point():
+        raise ValueError(
+            f"{type(encoding).__name__} adds to floating embeddings [B, T, {dim}], "
+            f"got {x.dtype} {list(x.shape)}"
+        )
+    if positions is None:
+        positions = sequence(x.shape[1], device=x.device)
+    positions = check_positions(positions, num_tokens=x.shape[1])
+    values = encoding.encode(positions)
+    return (x.to(torch.promote_types(x.dtype, values.dtype)) + values).to(x.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Cosines and sines of one set of positions, `[B|1, T, pairs]`, and how to apply them.
+
+    It knows its pairing and the head it was made for: nobody passes bare cos and sin of unknown
+    width. Channels past the rotated ones pass through bit-equal.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    pairing: Pairing
+    head_dim: int
+
+    @property
+    def rotary_dim(self) -> int:
+        return 2 * self.cos.shape[-1]
+
+
+def table_from_angles(
+    angle: Tensor,
+    rotation: "Rotation",
+    attention_factor: float,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Table:
+    """Round cos and sin of `[B|1, T, pairs]` angles once, to `dtype` on `device`."""
+    cos, sin = angle.cos() * attention_factor, angle.sin() * attention_factor
+    return Table(
+        cos.to(dtype).to(device), sin.to(dtype).to(device), rotation.pairing, rotation.head_dim
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class RotaryTables:
+    """Tables for queries and for keys, made once per forward and used by every layer.
+
+    It is itself a `RotaryEncoding` (with the positions already filled in). `encoding` is the value
+    that made it, so that a cache can tell keys of one rotation from queries of another.
+    """
+
+    q: Table
+    k: Table
+    encoding: Any = None
+    attention_factor: float = 1.0
+    softmax_scale: float = 1.0
+
+    def tables(self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype | None = None) -> Any:
+        del dtype
+        for name, table, positions in (("q", self.q, q_pos), ("k", self.k, k_pos)):
+            if table.cos.shape[-2] != positions.shape[-1]:
+                raise ValueError(
+                    f"these tables hold {table.cos.shape[-2]} positions for {name}, "
+                    f"but {positions.shape[-1]} tokens were given"
+                )
+        return self
+
+
+@runtime_checkable
+class RotaryEncoding(Protocol):
+    """Rotates queries and keys."""
+
+    def tables(
+        self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32
+    ) -> RotaryTables: ...
+
+
+class Rotation(Protocol):
+    """What a table needs to know of the rotation that makes it: a `Rope`, say."""
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @property
+    def pairing(self) -> Pairing: ...
+
+    def frequencies(self, device: torch.device | None = None) -> Frequencies: ...
+
+
+class LogitBias(nn.Module, ABC):
+    """Added to attention logits. `value` is the definition; every other form is derived from it."""
+
+    num_axes: int = 1  # coordinates of one position
+    by_distance: bool = False  # whether value depends on q_pos - k_pos alone
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        if isinstance(num_heads, bool) or not isinstance(num_heads, int) or num_heads < 1:
+            raise ValueError(f"num_heads must be a positive int, got {num_heads!r}")
+        self.num_heads = num_heads
+
+    @abstractmethod
+    def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """The bias of one logit, elementwise over broadcast heads and positions."""
+
+    @final
+    def dense(self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
+        """`[B|1, H, Q, K]` for positions `[Q]`/`[B, Q]` and `[K]`/`[B, K]`."""
+        axes = self.num_axes
+        q_pos = check_positions(q_pos, num_tokens=_length(q_pos, axes), name="q_pos", num_axes=axes)
+        k_pos = check_positions(k_pos, num_tokens=_length(k_pos, axes), name="k_pos", num_axes=axes)
+        q_pos, k_pos = rows(q_pos, axes), rows(k_pos, axes)
+        head = torch.arange(self.num_heads, device=q_pos.device)[:, None, None]
+        return self.value(head, q_pos[:, None, :, None], k_pos[:, None, None, :]).to(dtype)
+
+    @final
+    def per_distance(self, distances: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
+        """`[H, N]` for distances q_pos - k_pos `[N]`; an error where distance alone is not enough."""
+        if not self.by_distance:
+            raise ValueError(f"{type(self).__name__} does not depend on distance alone")
+        distances = check_positions(distances, num_tokens=distances.shape[-1], name="distances")
+        head = torch.arange(self.num_heads, device=distances.device)[:, None]
+        return self.value(head, distances, torch.zeros_like(distances)).to(dtype)
+
+    @final
+    def score_mod(self, q_pos: Tensor, k_pos: Tensor) -> Callable[..., Tensor]:
+        """The FlexAttention form: `score_mod(score, b, h, q_idx, kv_idx)`."""
+        q_pos, k_pos = rows(q_pos, self.num_axes), rows(k_pos, self.num_axes)
+        q_shared, k_shared = q_pos.shape[0] == 1, k_pos.shape[0] == 1
+
+        def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+            q = q_pos[b * (not q_shared), q_idx]
+            k = k_pos[b * (not k_shared), kv_idx]
+            return score + self.value(h, q, k).to(score.dtype)
+
+        return mod
+
+    def forward(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return self.dense(q_pos, k_pos)
+
+
+class RelativeKeyValue(nn.Module, ABC):
+    """Relative positions as vectors: they meet the queries, and the attention weights."""
+
+    head_dim: int
+
+    @abstractmethod
+    def key_logits(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Unscaled logits `[B, H, Q, K]` to add to q·k before the softmax scale."""
+
+    @abstractmethod
+    def value_sum(self, weights: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
+        """`[B, H, Q, D]` to add to the weighted values, or None where values carry none."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Where position enters one model. `Scheme()` is NoPE; two fields set make a hybrid.
+
+    >>> scheme = Scheme(additive=Learned(512, 768), rotary=Rope(64))
+    """
+
+    additive: AdditiveEncoding | None = None
+    rotary: RotaryEncoding | None = None
+    bias: LogitBias | None = None
+    relative: RelativeKeyValue | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            part = getattr(self, field.name)
+            if part is not None and not isinstance(part, _CONTRACTS[field.name]):
+                fits = [name for name, kind in _CONTRACTS.items() if isinstance(part, kind)]
+                hint = f"; it belongs in {fits[0]}=" if fits else ""
+                raise TypeError(
+                    f"{field.name}= takes a {_CONTRACTS[field.name].__name__}, "
+                    f"got {type(part).__name__}{hint}"
+                )
+
+    @property
+    def num_axes(self) -> int:
+        """Coordinates of one position: what the bias or the rotation asks for."""
+        return max(getattr(part, "num_axes", 1) for part in (self.bias, self.rotary))
+
+    @property
+    def real_positions(self) -> bool:
+        """Whether positions may be real numbers (a learned position scale)."""
+        return self.bias is None and bool(getattr(self.rotary, "real_positions", False))
+
+    def modules(self) -> dict[str, nn.Module]:
+        """The parts that learn, by field: register them so that an optimizer finds them."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
+
+    def prepared(self, q_pos: Tensor, k_pos: Tensor) -> "Scheme":
+        """The same scheme with its rotary tables made: compute once, use in every layer."""
+        if self.rotary is None:
+            return self
+        return replace(self, rotary=self.rotary.tables(q_pos, k_pos))
+
+
+_CONTRACTS: dict[str, type] = {
+    "additive": AdditiveEncoding,
+    "rotary": RotaryEncoding,
+    "bias": LogitBias,
+    "relative": RelativeKeyValue,
+}
+
+
+def rows(positions: Tensor, num_axes: int = 1) -> Tensor:
+    """`[T]` or `[B, T]` (with axes behind) -> with a batch dimension, of 1 where shared."""
+    return positions if positions.ndim == (2 if num_axes == 1 else 3) else positions[None]
+
+
+def _length(positions: Tensor, num_axes: int) -> int:
+    return positions.shape[-1] if num_axes == 1 else positions.shape[-2]

@@ -1,0 +1,67 @@
+"""Frequencies and angles: the one place where precision is decided.
+
+Frequencies and angles are float64; cosines and sines are rounded once, to the dtype of the table.
+Angles never take the dtype of activations: in bfloat16 the position 257 is 256.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Frequencies", "Spectrum", "angles", "check_base", "geometric", "host_for"]
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Unscaled rotation speeds, what a scaling method starts from."""
+
+    inv_freq: Tensor  # [rotary_dim / 2], radians per position
+    base: float
+    rotary_dim: int
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """Radians per position for each pair, `[pairs]`, and two amplitudes.
+
+    `attention_factor` multiplies cos and sin, so the logits by its square. `softmax_scale`
+    multiplies the softmax scale and touches neither table.
+    """
+
+    inv_freq: Tensor
+    attention_factor: float = 1.0
+    softmax_scale: float = 1.0
+
+
+def geometric(
+    num_pairs: int,
+    denominator: int,
+    base: float,
+    *,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | None = None,
+) -> Tensor:
+    """`base ** (-2i / denominator)` for i = 0 … num_pairs - 1."""
+    exponents = torch.arange(0, 2 * num_pairs, 2, dtype=torch.int64, device=device).to(dtype)
+    return 1.0 / (base ** (exponents / denominator))
+
+
+def angles(positions: Tensor, inv_freq: Tensor) -> Tensor:
+    """`[..., T]` positions × `[pairs]` frequencies -> `[..., T, pairs]` in the frequencies' dtype.
+
+    Integers are exact in float64 up to 2**53. A real position keeps its gradient.
+    """
+    return positions.to(inv_freq.dtype)[..., None] * inv_freq
+
+
+def host_for(device: torch.device) -> torch.device:
+    """Where float64 angles for this device are made: Apple's MPS has no float64."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def check_base(base: float) -> None:
+    """Raise unless the base is a positive finite number."""
+    if not (isinstance(base, int | float) and math.isfinite(base) and base > 0):
+        raise ValueError(f"base must be a positive finite number, got {base!r}")

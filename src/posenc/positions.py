@@ -1,0 +1,168 @@
+"""Positions: integer coordinates of tokens, always explicit, never inferred from storage.
+
+A position is an integer tensor `[T]` or `[B, T]`; with several axes a last dimension is added,
+`[T, A]` or `[B, T, A]`. Every encoding takes them, so packed documents, padding, prefixes and
+cached decoding are all the same call with other positions.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "assert_on_device",
+    "check_positions",
+    "check_range",
+    "from_lengths",
+    "from_padding_mask",
+    "grid",
+    "query_key_positions",
+    "sequence",
+]
+
+INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+REAL_DTYPES = (torch.float32, torch.float64)
+
+
+def sequence(length: int, *, start: int = 0, device: torch.device | str | None = None) -> Tensor:
+    """Consecutive positions `start, start + 1, …` as int64 `[length]`.
+
+    >>> sequence(3, start=5)
+    tensor([5, 6, 7])
+    """
+    if length < 1:
+        raise ValueError(f"length must be at least 1, got {length}")
+    return torch.arange(start, start + length, dtype=torch.int64, device=device)
+
+
+def from_padding_mask(mask: Tensor, *, padding: int = -1) -> Tensor:
+    """Positions that count real tokens only: left, right or scattered padding, `[B, T]`.
+
+    `mask` is 1 (or True) at real tokens. Padding gets the position `padding`; −1 is what
+    `Learned(..., offset=...)` maps to the row before its first one (RoBERTa, OPT).
+
+    >>> from_padding_mask(torch.tensor([[0, 0, 1, 1, 1]]))
+    tensor([[-1, -1,  0,  1,  2]])
+    """
+    real = mask.to(torch.int64)
+    if mask.is_floating_point() or not _host_all((real == 0) | (real == 1)):
+        raise ValueError(f"a padding mask holds 0 and 1 (or bools), got dtype {mask.dtype}, {mask}")
+    return torch.where(real == 1, real.cumsum(-1) - 1, padding)
+
+
+def from_lengths(
+    lengths: Sequence[int], *, device: torch.device | str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Positions and segments of documents packed into one row, each `[sum(lengths)]`.
+
+    >>> from_lengths([3, 2])
+    (tensor([0, 1, 2, 0, 1]), tensor([0, 0, 0, 1, 1]))
+    """
+    if not lengths or any(n < 1 for n in lengths):
+        raise ValueError(f"lengths must be positive, one for each document, got {list(lengths)}")
+    positions = torch.cat([sequence(n, device=device) for n in lengths])
+    counts = torch.tensor(lengths, device=device)
+    return positions, torch.arange(len(lengths), device=device).repeat_interleave(counts)
+
+
+def grid(height: int, width: int, *, device: torch.device | str | None = None) -> Tensor:
+    """(row, column) of every cell in row-major order, `[height * width, 2]`.
+
+    >>> grid(2, 2).tolist()
+    [[0, 0], [0, 1], [1, 0], [1, 1]]
+    """
+    rows, columns = sequence(height, device=device), sequence(width, device=device)
+    return torch.cartesian_prod(rows, columns)
+
+
+def check_positions(
+    positions: Tensor,
+    *,
+    num_tokens: int,
+    name: str = "positions",
+    num_axes: int = 1,
+    real: bool = False,
+) -> Tensor:
+    """The positions as int64 (or, where `real` values are meant, unchanged), or a ValueError.
+
+    Low-precision floats are always refused: bfloat16 keeps 385 of the first 512 integers.
+    """
+    if not isinstance(positions, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(positions).__name__}: {positions!r}")
+    is_real = real and positions.dtype in REAL_DTYPES
+    if positions.dtype not in INTEGER_DTYPES and not is_real:
+        wanted = "integers, float32 or float64" if real else "integers (int64)"
+        raise ValueError(f"{name} must be {wanted}, got dtype {positions.dtype}")
+    shape = tuple(positions.shape)
+    axes = () if num_axes == 1 else (num_axes,)
+    tokens = shape[: len(shape) - len(axes)]
+    if shape[len(tokens) :] != axes or len(tokens) not in (1, 2) or tokens[-1] != num_tokens:
+        tail = "".join(f", {n}" for n in axes)
+        raise ValueError(
+            f"{name} must have shape [T{tail}] or [B, T{tail}] with T = {num_tokens} tokens, "
+            f"got {list(shape)}"
+        )
+    return positions if is_real else positions.to(torch.int64)
+
+
+def check_range(positions: Tensor, low: int, high: int, *, name: str) -> None:
+    """Raise unless `low <= position <= high` everywhere, before anything is looked up.
+
+    On the CPU the error names the first offending position. Elsewhere, and in a compiled graph,
+    reading the value would stall the device, so the check is a device-side assertion.
+    """
+    message = f"{name} must lie in [{low}, {high}]"
+    if positions.device.type == "meta":
+        return
+    outside = (positions < low) | (positions > high)
+    if positions.device.type != "cpu" or torch.compiler.is_compiling():
+        assert_on_device(~outside.any(), message)
+    elif outside.any():
+        raise ValueError(f"{message}, got position {int(positions[outside].flatten()[0])}")
+
+
+def assert_on_device(condition: Tensor, message: str) -> None:
+    """Stop the device where the condition fails, without waiting for it here."""
+    torch._assert_async(condition, message)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def query_key_positions(
+    num_queries: int,
+    num_keys: int,
+    q_pos: Tensor | None,
+    k_pos: Tensor | None,
+    *,
+    num_axes: int = 1,
+    real: bool = False,
+    device: torch.device | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Checked positions of queries and keys; queries default to the END of the keys.
+
+    >>> query_key_positions(1, 4, None, None)
+    (tensor([3]), tensor([0, 1, 2, 3]))
+    """
+    if k_pos is None:
+        if q_pos is not None:
+            raise ValueError("q_pos was given without k_pos: give both, or k_pos alone")
+        if num_axes > 1:
+            raise ValueError(
+                f"this encoding needs positions with {num_axes} axes, [..., T, {num_axes}]; "
+                "give k_pos (posenc.positions.grid makes them for a window)"
+            )
+        k_pos = sequence(num_keys, device=device)
+    axes = {"num_axes": num_axes, "real": real}
+    k_pos = check_positions(k_pos, num_tokens=num_keys, name="k_pos", **axes)
+    if q_pos is None:
+        if num_queries > num_keys:
+            raise ValueError(f"{num_queries} queries but {num_keys} keys: give q_pos and k_pos")
+        token_dim = -1 if num_axes == 1 else -2
+        q_pos = k_pos.narrow(token_dim, num_keys - num_queries, num_queries)
+    return check_positions(q_pos, num_tokens=num_queries, name="q_pos", **axes), k_pos
+
+
+def _host_all(condition: Tensor) -> bool:
+    """Whether the condition holds, for tensors whose values the host can read for free."""
+    if condition.device.type != "cpu" or torch.compiler.is_compiling():
+        return True
+    return bool(condition.all())

@@ -1,0 +1,206 @@
+"""Every encoding and every scaling method, one dict literal each.
+
+The command line, the benchmark, the lab and the tests walk these; nothing keeps a list of its own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from posenc.additive import Learned, Sinusoidal
+from posenc.bias import Alibi, SwinBias, T5Bias
+from posenc.contracts import Scheme
+from posenc.masks import Mask, causal
+from posenc.positions import grid
+from posenc.relative import Shaw
+from posenc.rotary import LearnedScaleRope, Rope
+from posenc.scaling import NTK, Linear, Scaling, Yarn
+
+__all__ = ["ENCODINGS", "SCALINGS", "Encoding", "Method", "Shape", "encoding", "scaling"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The model that an encoding is built for."""
+
+    dim: int = 768
+    num_heads: int = 12
+    length: int = 512  # trained length: size of a table, area of a window
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.num_heads
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """The most nearly square (height, width) whose cells number `length`, height <= width."""
+        height = max(n for n in range(1, int(self.length**0.5) + 1) if self.length % n == 0)
+        return height, self.length // height
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A registry entry: how to build it, where it acts, where it comes from."""
+
+    name: str
+    title: str
+    enters: str  # which fields of a Scheme it sets
+    source: str
+    summary: str
+    options: str
+    build: Callable[[Shape], Scheme]
+    mask: Mask | None = causal
+    positions: Callable[[Shape], Tensor] | None = None  # None: 0 … T-1
+    has_limit: bool = False  # whether positions past the trained length are an error
+
+
+@dataclass(frozen=True)
+class Method:
+    """A scaling method of Rope."""
+
+    name: str
+    title: str
+    source: str
+    summary: str
+    build: Callable[[float, int], Scaling]  # factor, original_length
+
+
+ENCODINGS: dict[str, Encoding] = {
+    "none": Encoding(
+        "none",
+        "No encoding (NoPE)",
+        "nothing",
+        "Haviv 2022, arXiv 2203.16634; Kazemnejad 2023, arXiv 2305.19466",
+        "A causal mask alone lets a decoder infer order.",
+        "Scheme()",
+        lambda shape: Scheme(),
+    ),
+    "sinusoidal": Encoding(
+        "sinusoidal",
+        "Sinusoids",
+        "additive",
+        "Vaswani 2017, arXiv 1706.03762, section 3.5",
+        "Sines and cosines of the position added to embeddings; no parameters, no limit.",
+        'Sinusoidal(dim, base=10_000.0, denominator="d" | "d-2", '
+        'layout="alternating" | "concatenated")',
+        lambda shape: Scheme(additive=Sinusoidal(shape.dim)),
+    ),
+    "learned": Encoding(
+        "learned",
+        "Learned table",
+        "additive",
+        "Devlin 2018, arXiv 1810.04805; Radford 2019 (GPT-2)",
+        "A trained vector per position; nothing exists past the table.",
+        "Learned(num_positions, dim, offset=0, padding_idx=None); .resized(n)",
+        lambda shape: Scheme(additive=Learned(shape.length, shape.dim)),
+        has_limit=True,
+    ),
+    "rope": Encoding(
+        "rope",
+        "Rotary (RoPE)",
+        "rotary",
+        "Su 2021, arXiv 2104.09864, section 3.2.2",
+        "Queries and keys turn with position; scores depend on distance alone.",
+        'Rope(head_dim, base=10_000.0, pairing="half" | "adjacent", rotary_dim=None, scaling=None)',
+        lambda shape: Scheme(rotary=Rope(shape.head_dim)),
+    ),
+    "learned-scale-rope": Encoding(
+        "learned-scale-rope",
+        "Rotary with a learned position scale",
+        "rotary",
+        "Su 2021, arXiv 2104.09864, section 3.2.2, at positions scale · p",
+        "Rotary at real positions scale · p; the scale gets a gradient. Gaps are fine.",
+        "LearnedScaleRope(rope, initial_scale=1.0, blend=None)",
+        lambda shape: Scheme(rotary=LearnedScaleRope(Rope(shape.head_dim))),
+    ),
+    "t5": Encoding(
+        "t5",
+        "T5 relative bias",
+        "bias",
+        "Raffel 2020, arXiv 1910.10683, section 2.1",
+        "A learned scalar per head and bucket of distances; the last bucket holds all beyond.",
+        "T5Bias(num_heads, num_buckets=32, max_distance=128, bidirectional=True)",
+        lambda shape: Scheme(bias=T5Bias(shape.num_heads, bidirectional=False)),
+    ),
+    "alibi": Encoding(
+        "alibi",
+        "ALiBi",
+        "bias",
+        "Press 2022, arXiv 2108.12409, section 3",
+        "Logits fall linearly with distance, one fixed slope per head.",
+        "Alibi(num_heads, symmetric=False, learned=False)",
+        lambda shape: Scheme(bias=Alibi(shape.num_heads)),
+    ),
+    "shaw": Encoding(
+        "shaw",
+        "Shaw relative vectors",
+        "relative",
+        "Shaw 2018, arXiv 1803.02155, eq. 3-6",
+        "Learned vectors of the clipped distance on keys and on values.",
+        "Shaw(head_dim, max_distance=16, values=True)",
+        lambda shape: Scheme(relative=Shaw(shape.head_dim, max_distance=16)),
+    ),
+    "swin": Encoding(
+        "swin",
+        "Swin 2-D window bias",
+        "bias",
+        "Liu 2021, arXiv 2103.14030, section 3.2",
+        "A learned scalar per head for each (row, column) offset inside a window.",
+        "SwinBias(num_heads, window=(height, width))",
+        lambda shape: Scheme(bias=SwinBias(shape.num_heads, window=shape.window)),
+        mask=None,
+        positions=lambda shape: grid(*shape.window),
+        has_limit=True,
+    ),
+    "learned+rope": Encoding(
+        "learned+rope",
+        "Learned table and rotary (a hybrid)",
+        "additive, rotary",
+        "Devlin 2018, arXiv 1810.04805, and Su 2021, arXiv 2104.09864",
+        "Two fields of one Scheme; any other pair works the same way.",
+        "Scheme(additive=Learned(...), rotary=Rope(...))",
+        lambda shape: Scheme(
+            additive=Learned(shape.length, shape.dim), rotary=Rope(shape.head_dim)
+        ),
+        has_limit=True,
+    ),
+}
+
+SCALINGS: dict[str, Method] = {
+    "linear": Method(
+        "linear",
+        "Linear (position interpolation)",
+        "Chen 2023, arXiv 2306.15595",
+        "Every angle divided by the factor.",
+        lambda factor, original_length: Linear(factor),
+    ),
+    "ntk": Method(
+        "ntk",
+        "NTK-aware",
+        "bloc97 2023; arXiv 2309.00071, section 3.1",
+        "A larger base: the fastest pair unchanged, the slowest divided by the factor.",
+        lambda factor, original_length: NTK(factor),
+    ),
+    "yarn": Method(
+        "yarn",
+        "YaRN",
+        "Peng 2023, arXiv 2309.00071",
+        "Slow pairs interpolated, fast ones kept, logits sharpened by an attention factor.",
+        Yarn,
+    ),
+}
+
+
+def encoding(name: str) -> Encoding:
+    """The entry of this name, or a ValueError that lists the names."""
+    if name not in ENCODINGS:
+        raise ValueError(f"no encoding {name!r}; there are {', '.join(ENCODINGS)}")
+    return ENCODINGS[name]
+
+
+def scaling(name: str) -> Method:
+    """The scaling method of this name, or a ValueError that lists the names."""
+    if name not in SCALINGS:
+        raise ValueError(f"no scaling {name!r}; there are {', '.join(SCALINGS)}")
+    return SCALINGS[name]

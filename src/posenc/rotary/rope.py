@@ -1,0 +1,108 @@
+"""Rotary position embedding. Su et al. 2021, "RoFormer", arXiv 2104.09864, section 3.2.2.
+
+Pair i of a query at position p turns by p · base**(-2i/d); so does the key, and their product
+depends on the distance alone.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from posenc.contracts import Pairing, RotaryTables, Table, rows, table_from_angles
+from posenc.frequencies import Frequencies, Spectrum, angles, check_base, geometric, host_for
+from posenc.positions import check_positions
+from posenc.rotate import rotate
+from posenc.scaling import Scaling
+
+__all__ = ["Rope", "rerotate"]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotation of queries and keys of `head_dim` channels. A value: no buffers, no cache, no limit.
+
+    >>> rope = Rope(128, base=500_000.0, scaling=Yarn(factor=8.0, original_length=4096))
+    >>> tables = rope.tables(q_pos, k_pos)            # once per forward
+    >>> q, k = rotate_qk(q, k, tables)                # in every layer
+
+    `pairing` is "half" (channels i and i + d/2: Llama, Qwen, GPT-NeoX) or "adjacent" (2i and
+    2i + 1: the paper, GPT-J, Meta's own Llama weights). Only the first `rotary_dim` channels turn.
+    `angle_dtype=torch.float32` reproduces the rounded angles of transformers bit for bit.
+    """
+
+    head_dim: int
+    base: float = 10_000.0
+    pairing: Pairing = "half"
+    rotary_dim: int | None = None
+    scaling: Scaling | None = None
+    angle_dtype: torch.dtype = torch.float64
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.head_dim, int) or self.head_dim < 2:
+            raise ValueError(f"head_dim must be an int of at least 2, got {self.head_dim!r}")
+        if self.pairing not in ("half", "adjacent"):
+            raise ValueError(f"pairing must be 'half' or 'adjacent', got {self.pairing!r}")
+        width = self.head_dim if self.rotary_dim is None else self.rotary_dim
+        if not isinstance(width, int) or width % 2 or not 2 <= width <= self.head_dim:
+            raise ValueError(
+                f"rotary_dim must be even and between 2 and head_dim = {self.head_dim}: channels "
+                f"turn in pairs; got {width!r}"
+            )
+        if self.scaling is not None and not isinstance(self.scaling, Scaling):
+            raise TypeError(f"scaling must be a scaling method, got {self.scaling!r}")
+        if self.angle_dtype not in (torch.float64, torch.float32):
+            raise ValueError(f"angle_dtype must be float64 or float32, got {self.angle_dtype}")
+        check_base(self.base)
+        object.__setattr__(self, "rotary_dim", width)  # Rope(64) == Rope(64, rotary_dim=64)
+
+    def frequencies(self, device: torch.device | None = None) -> Frequencies:
+        """Radians per position of each pair `[rotary_dim / 2]`, and the attention factor."""
+        width = self.rotary_dim or self.head_dim
+        inv_freq = geometric(width // 2, width, self.base, dtype=self.angle_dtype, device=device)
+        if self.scaling is None:
+            return Frequencies(inv_freq)
+        return self.scaling(Spectrum(inv_freq, self.base, width))
+
+    def table(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Table:
+        """cos and sin at `[T]` or `[B, T]` positions: repeated, unordered, negative or huge."""
+        positions = check_positions(positions, num_tokens=positions.shape[-1])
+        host = host_for(positions.device)
+        frequencies = self.frequencies(host)
+        angle = angles(rows(positions).to(host), frequencies.inv_freq)
+        return table_from_angles(angle, self, frequencies.attention_factor, dtype, positions.device)
+
+    def tables(
+        self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32
+    ) -> RotaryTables:
+        """Tables of queries and keys; made once where both positions are the same tensor."""
+        q = self.table(q_pos, dtype=dtype)
+        k = q if k_pos is q_pos else self.table(k_pos, dtype=dtype)
+        frequencies = self.frequencies()
+        return RotaryTables(q, k, self, frequencies.attention_factor, frequencies.softmax_scale)
+
+    def at_length(self, length: int) -> "Rope":
+        """The value for sequences of `length`; the same one unless the method depends on it."""
+        if length < 1:
+            raise ValueError(f"length must be at least 1, got {length}")
+        at_length = getattr(self.scaling, "at_length", None)
+        if at_length is None:
+            return self
+        return replace(self, scaling=at_length(length))
+
+
+def rerotate(k: Tensor, positions: Tensor, old: Rope, new: Rope) -> Tensor:
+    """Move keys rotated under `old` at `positions` to `new`, in one rotation by the difference.
+
+    >>> k = rerotate(k, positions, rope, rope.at_length(8192))
+    """
+    same = ("head_dim", "pairing", "rotary_dim")
+    if any(getattr(old, name) != getattr(new, name) for name in same):
+        raise ValueError(f"keys of {old} cannot become keys of {new}: {', '.join(same)} must agree")
+    positions = check_positions(positions, num_tokens=k.shape[-2])
+    host = host_for(k.device)
+    before, after = old.frequencies(host), new.frequencies(host)
+    turn = after.inv_freq.double() - before.inv_freq.double()
+    angle = angles(rows(positions).to(host), turn)
+    factor = after.attention_factor / before.attention_factor
+    return rotate(k, table_from_angles(angle, new, factor, torch.float32, k.device))

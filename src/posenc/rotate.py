@@ -1,0 +1,87 @@
+"""Applying rotary tables to queries and keys, `[B, H, T, D]`, where D is the width of one head."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from posenc.contracts import RotaryTables, Table
+
+__all__ = ["RotateImpl", "rotate", "rotate_qk"]
+
+RotateImpl = Literal["auto", "eager", "reference"]
+
+
+def rotate(x: Tensor, table: Table, *, impl: RotateImpl = "auto") -> Tensor:
+    """Rotate one tensor by one table (RoFormer, arXiv 2104.09864, eq. 34).
+
+    >>> tables = Rope(64).tables(positions, positions)
+    >>> q = rotate(q, tables.q)                       # [B, H, T, 64] -> the same shape and dtype
+
+    Arithmetic is float32 or wider, under autocast too, and the result has the dtype of `x`.
+    `impl="reference"` computes in float64. Raises ValueError where shapes do not fit.
+    """
+    _check(x, table, "x")
+    if impl == "reference":
+        return _rotated(x, table, torch.float64)
+    if impl not in ("auto", "eager"):
+        raise ValueError(f"impl must be 'auto', 'eager' or 'reference', got {impl!r}")
+    return _rotated(x, table, torch.promote_types(x.dtype, table.cos.dtype))
+
+
+def rotate_qk(
+    q: Tensor,
+    k: Tensor,
+    tables: RotaryTables,
+    *,
+    inplace: bool = False,
+    impl: RotateImpl = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Rotate queries and keys; keys may have fewer heads (grouped queries).
+
+    >>> tables = Rope(64).tables(positions, positions)
+    >>> q, k = rotate_qk(q, k, tables)
+
+    `inplace=True` overwrites q and k, and refuses where autograd still needs them.
+    """
+    if not inplace:
+        return rotate(q, tables.q, impl=impl), rotate(k, tables.k, impl=impl)
+    for name, x in (("q", q), ("k", k)):
+        if x.requires_grad and torch.is_grad_enabled():
+            raise ValueError(f"{name} requires grad: rotate out of place, or under no_grad")
+        if any(n > 1 and s == 0 for n, s in zip(x.shape, x.stride(), strict=True)):
+            raise ValueError(f"{name} is an expanded view: in place, one row would turn twice")
+    new_q, new_k = rotate(q, tables.q, impl=impl), rotate(k, tables.k, impl=impl)
+    return q.copy_(new_q), k.copy_(new_k)
+
+
+def _rotated(x: Tensor, table: Table, dtype: torch.dtype) -> Tensor:
+    cos, sin = table.cos[:, None].to(dtype), table.sin[:, None].to(dtype)
+    turned, rest = x[..., : table.rotary_dim].to(dtype), x[..., table.rotary_dim :]
+    if table.pairing == "half":
+        a, b = turned.chunk(2, dim=-1)
+    else:
+        a, b = turned[..., 0::2], turned[..., 1::2]
+    a, b = a * cos - b * sin, b * cos + a * sin
+    pairs = (
+        torch.cat((a, b), -1) if table.pairing == "half" else torch.stack((a, b), -1).flatten(-2)
+    )
+    return torch.cat((pairs.to(x.dtype), rest), -1)
+
+
+def _check(x: Tensor, table: Table, name: str) -> None:
+    num_tokens = table.cos.shape[-2]
+    if x.ndim != 4 or x.shape[-1] != table.head_dim or not x.is_floating_point():
+        raise ValueError(
+            f"{name} must be floating [B, H, T, D] with D = {table.head_dim} channels of one head, "
+            f"got {x.dtype} {list(x.shape)}: split the heads and transpose before rotating"
+        )
+    if x.shape[2] != num_tokens:
+        raise ValueError(
+            f"{name} has {x.shape[2]} tokens in dimension 2 ([B, H, T, D], got {list(x.shape)}), "
+            f"but the table holds {num_tokens} positions"
+        )
+    if table.cos.shape[0] not in (1, x.shape[0]):
+        raise ValueError(
+            f"{name} has batch {x.shape[0]}, but positions were given for {table.cos.shape[0]} rows"
+        )
