@@ -23,7 +23,17 @@ from posenc.masks import Mask, causal, same_segment, window
 from posenc.relative import Shaw
 from posenc.rotary import LearnedScaleRope, Rope, rerotate
 from posenc.rotate import rotate, rotate_qk
-from posenc.scaling import NTK, Linear, Scaling, Yarn
+from posenc.scaling import (
+    NTK,
+    DynamicNTK,
+    Linear,
+    Llama3,
+    LongRope,
+    NTKByParts,
+    Proportional,
+    Scaling,
+    Yarn,
+)
 
 __version__ = "0.1.0"
 
@@ -31,14 +41,19 @@ __all__ = [
     "NTK",
     "AdditiveEncoding",
     "Alibi",
+    "DynamicNTK",
     "Frequencies",
     "KVCache",
     "Learned",
     "LearnedScaleRope",
     "Linear",
+    "Llama3",
     "LogitBias",
+    "LongRope",
     "Mask",
     "MultiHeadAttention",
+    "NTKByParts",
+    "Proportional",
     "RelativeKeyValue",
     "Rope",
     "RotaryEncoding",

@@ -17,6 +17,7 @@ __all__ = [
     "AdditiveEncoding",
     "LogitBias",
     "Pairing",
+    "QueryScale",
     "RelativeKeyValue",
     "RotaryEncoding",
     "RotaryTables",
@@ -60,17 +61,23 @@ class Table:
     """Cosines and sines of one set of positions, `[B|1, T, pairs]`, and how to apply them.
 
     It knows its pairing and the head it was made for: nobody passes bare cos and sin of unknown
-    width. Channels past the rotated ones pass through bit-equal.
+    width. Channels outside `[start, start + rotary_dim)` pass through bit-equal.
     """
 
     cos: Tensor
     sin: Tensor
     pairing: Pairing
     head_dim: int
+    start: int = 0  # the first channel that turns
 
     @property
     def rotary_dim(self) -> int:
         return 2 * self.cos.shape[-1]
+
+    def inverse(self) -> "Table":
+        """The table that undoes this one, amplitude included: for outputs that carry a rotation."""
+        amplitude = self.cos.square() + self.sin.square()
+        return replace(self, cos=self.cos / amplitude, sin=-self.sin / amplitude)
 
 
 def table_from_angles(
@@ -81,10 +88,11 @@ def table_from_angles(
     device: torch.device,
 ) -> Table:
     """Round cos and sin of `[B|1, T, pairs]` angles once, to `dtype` on `device`."""
-    cos, sin = angle.cos() * attention_factor, angle.sin() * attention_factor
-    return Table(
-        cos.to(dtype).to(device), sin.to(dtype).to(device), rotation.pairing, rotation.head_dim
+    cos, sin = (
+        (part * attention_factor).to(dtype).to(device) for part in (angle.cos(), angle.sin())
     )
+    start = getattr(rotation, "start", 0)
+    return Table(cos, sin, rotation.pairing, rotation.head_dim, start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +193,15 @@ class LogitBias(nn.Module, ABC):
         return self.dense(q_pos, k_pos)
 
 
+@runtime_checkable
+class QueryScale(Protocol):
+    """A temperature that depends on the query's position (log-length scaling)."""
+
+    def factors(self, q_pos: Tensor) -> Tensor:
+        """`[Q]` or `[B, Q]` positions -> factors of the logits `[B|1, H|1, Q]`."""
+        ...
+
+
 class RelativeKeyValue(nn.Module, ABC):
     """Relative positions as vectors: they meet the queries, and the attention weights."""
 
@@ -210,6 +227,7 @@ class Scheme:
     rotary: RotaryEncoding | None = None
     bias: LogitBias | None = None
     relative: RelativeKeyValue | None = None
+    query_scale: QueryScale | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -249,6 +267,7 @@ _CONTRACTS: dict[str, type] = {
     "rotary": RotaryEncoding,
     "bias": LogitBias,
     "relative": RelativeKeyValue,
+    "query_scale": QueryScale,
 }
 
 

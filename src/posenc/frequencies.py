@@ -17,9 +17,14 @@ __all__ = ["Frequencies", "Spectrum", "angles", "check_base", "geometric", "host
 class Spectrum:
     """Unscaled rotation speeds, what a scaling method starts from."""
 
-    inv_freq: Tensor  # [rotary_dim / 2], radians per position
+    per_radian: Tensor  # [rotary_dim / 2], positions per radian: base ** (2i / rotary_dim)
     base: float
     rotary_dim: int
+
+    @property
+    def inv_freq(self) -> Tensor:
+        """Radians per position."""
+        return 1.0 / self.per_radian
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,9 @@ def geometric(
     dtype: torch.dtype = torch.float64,
     device: torch.device | None = None,
 ) -> Tensor:
-    """`base ** (-2i / denominator)` for i = 0 … num_pairs - 1."""
+    """Positions per radian, `base ** (2i / denominator)` for i = 0 … num_pairs - 1."""
     exponents = torch.arange(0, 2 * num_pairs, 2, dtype=torch.int64, device=device).to(dtype)
-    return 1.0 / (base ** (exponents / denominator))
+    return base ** (exponents / denominator)
 
 
 def angles(positions: Tensor, inv_freq: Tensor) -> Tensor:

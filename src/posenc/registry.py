@@ -15,7 +15,12 @@ from posenc.masks import Mask, causal
 from posenc.positions import grid
 from posenc.relative import Shaw
 from posenc.rotary import LearnedScaleRope, Rope
-from posenc.scaling import NTK, Linear, Scaling, Yarn
+from posenc.scaling import (
+    NTK,
+    Linear,
+    Scaling,
+    Yarn,
+)
 
 __all__ = ["ENCODINGS", "SCALINGS", "Encoding", "Method", "Shape", "encoding", "scaling"]
 

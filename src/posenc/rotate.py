@@ -57,7 +57,9 @@ def rotate_qk(
 
 def _rotated(x: Tensor, table: Table, dtype: torch.dtype) -> Tensor:
     cos, sin = table.cos[:, None].to(dtype), table.sin[:, None].to(dtype)
-    turned, rest = x[..., : table.rotary_dim].to(dtype), x[..., table.rotary_dim :]
+    stop = table.start + table.rotary_dim
+    before, turned, after = x[..., : table.start], x[..., table.start : stop], x[..., stop:]
+    turned = turned.to(dtype)
     if table.pairing == "half":
         a, b = turned.chunk(2, dim=-1)
     else:
@@ -66,7 +68,7 @@ def _rotated(x: Tensor, table: Table, dtype: torch.dtype) -> Tensor:
     pairs = (
         torch.cat((a, b), -1) if table.pairing == "half" else torch.stack((a, b), -1).flatten(-2)
     )
-    return torch.cat((pairs.to(x.dtype), rest), -1)
+    return torch.cat((before, pairs.to(x.dtype), after), -1)
 
 
 def _check(x: Tensor, table: Table, name: str) -> None:

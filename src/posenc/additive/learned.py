@@ -16,9 +16,10 @@ __all__ = ["Learned"]
 class Learned(nn.Module):
     """A table of `num_positions` vectors, added to embeddings `[B, T, dim]`.
 
-    >>> x = Learned(512, 768)(x)                                     # BERT, GPT-2
-    >>> x = Learned(2048, 768, offset=2)(x, from_padding_mask(m))    # OPT
-    >>> x = Learned(512, 768, padding_idx=1)(x, from_padding_mask(m))  # RoBERTa
+    >>> x = Learned(512, 768)(x)                                # BERT, GPT-2
+    >>> positions = posenc.positions.from_padding_mask(m)
+    >>> x = Learned(2048, 768, offset=2)(x, positions)          # OPT
+    >>> x = Learned(512, 768, padding_idx=1)(x, positions)      # RoBERTa
 
     Position p reads row p + offset. With an offset, position −1 marks padding and reads the row
     before the first one; `padding_idx` sets offset to padding_idx + 1, and that row is zero and

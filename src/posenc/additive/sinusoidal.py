@@ -46,9 +46,9 @@ class Sinusoidal:
     def inv_freq(self, device: torch.device | None = None) -> Tensor:
         """Radians per position of each sine, float64 `[pairs]`."""
         if self.denominator == "d":
-            return geometric((self.dim + 1) // 2, self.dim, self.base, device=device)
+            return 1.0 / geometric((self.dim + 1) // 2, self.dim, self.base, device=device)
         num_pairs = self.dim // 2
-        return geometric(num_pairs, max(2 * num_pairs - 2, 1), self.base, device=device)
+        return 1.0 / geometric(num_pairs, max(2 * num_pairs - 2, 1), self.base, device=device)
 
     def encode(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """`[T]` or `[B, T]` positions -> `[..., T, dim]`; angles are float64 whatever `dtype` is."""

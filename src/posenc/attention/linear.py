@@ -50,12 +50,12 @@ def linear_attention(
 
     There is no scheme-wide linear form of a logit bias or of relative vectors: ValueError.
     """
-    if scheme.bias is not None or scheme.relative is not None:
-        part = scheme.bias if scheme.bias is not None else scheme.relative
-        raise ValueError(
-            f"linear attention has no logits to which {type(part).__name__} could be added: "
-            "use attention(), or a scheme with additive and rotary parts only"
-        )
+    for part in (scheme.bias, scheme.relative, scheme.query_scale):
+        if part is not None:
+            raise ValueError(
+                f"linear attention has no logits on which {type(part).__name__} could act: "
+                "use attention(), or a scheme with additive and rotary parts only"
+            )
     problem = checked(q, k, v, scheme, q_pos, k_pos, mask, None)
     parts = () if problem.mask is None else getattr(problem.mask, "parts", (problem.mask,))
     unknown = [part for part in parts if not isinstance(part, Causal | Window | SameSegment)]

@@ -17,6 +17,8 @@ def reference_attention(problem: Problem) -> Tensor:
         tables = scheme.rotary.tables(q_pos, k_pos, dtype=torch.float64)
         q, k = rotate_qk(q, k, tables, impl="reference")
         scale = scale * tables.softmax_scale
+    if scheme.query_scale is not None:
+        q = q * scheme.query_scale.factors(q_pos).to(q.dtype)[..., None]
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
 

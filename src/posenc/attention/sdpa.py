@@ -21,7 +21,7 @@ BLOCK_ELEMENTS = 1 << 24  # of a mask or bias built at once: 64 MB in float32
 
 def sdpa_attention(problem: Problem) -> Tensor:
     """Softmax attention `[B, H, Q, Dv]` in the dtype of the queries."""
-    problem = _rotated(problem)
+    problem = _tempered(_rotated(problem))
     scheme, mask = problem.scheme, problem.mask
     if scheme.bias is None and scheme.relative is None and _is_plain(problem):
         return _sdpa(problem, None, is_causal=mask is not None)
@@ -39,6 +39,16 @@ def _rotated(problem: Problem) -> Problem:
     tables = scheme.rotary.tables(problem.q_pos, problem.k_pos)
     q, k = rotate_qk(problem.q, problem.k, tables)
     return replace(problem, q=q, k=k, scale=problem.scale * tables.softmax_scale)
+
+
+def _tempered(problem: Problem) -> Problem:
+    """Log-length scaling multiplies queries; in float32 or wider, rounded once."""
+    query_scale = problem.scheme.query_scale
+    if query_scale is None:
+        return problem
+    factors = query_scale.factors(problem.q_pos)[..., None]
+    q = problem.q.to(_wide(problem.q.dtype)) * factors.to(_wide(problem.q.dtype))
+    return replace(problem, q=q.to(problem.q.dtype))
 
 
 def _is_plain(problem: Problem) -> bool:

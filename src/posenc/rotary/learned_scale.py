@@ -5,6 +5,8 @@ The scale multiplies real-valued positions, so its gradient is d angle / d scale
 would make that gradient zero: there is none.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -64,7 +66,7 @@ class LearnedScaleRope(nn.Module):
             self.blend * unscaled + (1 - self.blend) * turned
             for unscaled, turned in ((plain.cos, table.cos), (plain.sin, table.sin))
         )
-        return Table(cos, sin, table.pairing, table.head_dim)
+        return replace(table, cos=cos, sin=sin)
 
     def tables(
         self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32

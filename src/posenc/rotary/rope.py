@@ -5,6 +5,7 @@ depends on the distance alone.
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +28,8 @@ class Rope:
     >>> q, k = rotate_qk(q, k, tables)                # in every layer
 
     `pairing` is "half" (channels i and i + d/2: Llama, Qwen, GPT-NeoX) or "adjacent" (2i and
-    2i + 1: the paper, GPT-J, Meta's own Llama weights). Only the first `rotary_dim` channels turn.
+    2i + 1: the paper, GPT-J, Meta's own Llama weights). Only `rotary_dim` channels turn: the first
+    ones, or with `placement="trailing"` the last (DeepSeek's decoupled keys).
     `angle_dtype=torch.float32` reproduces the rounded angles of transformers bit for bit.
     """
 
@@ -37,6 +39,7 @@ class Rope:
     rotary_dim: int | None = None
     scaling: Scaling | None = None
     angle_dtype: torch.dtype = torch.float64
+    placement: Literal["leading", "trailing"] = "leading"
 
     def __post_init__(self) -> None:
         if not isinstance(self.head_dim, int) or self.head_dim < 2:
@@ -53,16 +56,23 @@ class Rope:
             raise TypeError(f"scaling must be a scaling method, got {self.scaling!r}")
         if self.angle_dtype not in (torch.float64, torch.float32):
             raise ValueError(f"angle_dtype must be float64 or float32, got {self.angle_dtype}")
+        if self.placement not in ("leading", "trailing"):
+            raise ValueError(f"placement must be 'leading' or 'trailing', got {self.placement!r}")
         check_base(self.base)
         object.__setattr__(self, "rotary_dim", width)  # Rope(64) == Rope(64, rotary_dim=64)
+
+    @property
+    def start(self) -> int:
+        """The first channel that turns."""
+        width = self.rotary_dim or self.head_dim
+        return 0 if self.placement == "leading" else self.head_dim - width
 
     def frequencies(self, device: torch.device | None = None) -> Frequencies:
         """Radians per position of each pair `[rotary_dim / 2]`, and the attention factor."""
         width = self.rotary_dim or self.head_dim
-        inv_freq = geometric(width // 2, width, self.base, dtype=self.angle_dtype, device=device)
-        if self.scaling is None:
-            return Frequencies(inv_freq)
-        return self.scaling(Spectrum(inv_freq, self.base, width))
+        per_radian = geometric(width // 2, width, self.base, dtype=self.angle_dtype, device=device)
+        spectrum = Spectrum(per_radian, self.base, width)
+        return Frequencies(spectrum.inv_freq) if self.scaling is None else self.scaling(spectrum)
 
     def table(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Table:
         """cos and sin at `[T]` or `[B, T]` positions: repeated, unordered, negative or huge."""
@@ -96,7 +106,7 @@ def rerotate(k: Tensor, positions: Tensor, old: Rope, new: Rope) -> Tensor:
 
     >>> k = rerotate(k, positions, rope, rope.at_length(8192))
     """
-    same = ("head_dim", "pairing", "rotary_dim")
+    same = ("head_dim", "pairing", "rotary_dim", "placement")
     if any(getattr(old, name) != getattr(new, name) for name in same):
         raise ValueError(f"keys of {old} cannot become keys of {new}: {', '.join(same)} must agree")
     positions = check_positions(positions, num_tokens=k.shape[-2])
