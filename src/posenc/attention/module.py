@@ -34,15 +34,18 @@ class KVCache:
         self.positions: Tensor | None = None  # [1|B, K]
         self.segments: Tensor | None = None  # [1|B, K]
         self.encoding: Any = None
+        self.contiguous = True  # positions are 0 … K-1, so that the fused causal kernel applies
 
     def __len__(self) -> int:
         return 0 if self.keys is None else self.keys.shape[2]
 
     def next_positions(self, num_tokens: int, *, device: torch.device | None = None) -> Tensor:
-        """Positions of the next tokens, `[1|B, T]`: each row goes on from its own last one."""
+        """Positions of the next tokens, `[1|B, T]`: each row goes on from its own largest one."""
         if self.positions is None:
             return sequence(num_tokens, device=device)[None]
-        return self.positions[:, -1:] + sequence(num_tokens, start=1, device=self.positions.device)
+        ahead = sequence(num_tokens, start=1, device=self.positions.device)
+        largest = self.positions.amax(1, keepdim=True)
+        return largest + (ahead if largest.ndim == 2 else ahead[:, None])
 
     def append(
         self, k: Tensor, v: Tensor, positions: Tensor, segments: Tensor | None, encoding: Any
@@ -126,6 +129,7 @@ class MultiHeadAttention(nn.Module):
         if x.ndim != 3 or x.shape[-1] != self.q.in_features:
             raise ValueError(f"expected x [B, T, {self.q.in_features}], got {list(x.shape)}")
         cache = KVCache() if cache is None else cache
+        cache.contiguous = cache.contiguous and positions is None
         if positions is None:
             positions = cache.next_positions(x.shape[1], device=x.device)
         axes, real = self.scheme.num_axes, self.scheme.real_positions
@@ -146,8 +150,8 @@ class MultiHeadAttention(nn.Module):
             cache.keys,
             cache.values,
             scheme=replace(scheme, rotary=None),
-            q_pos=positions,
-            k_pos=cache.positions,
+            q_pos=None if cache.contiguous else positions,
+            k_pos=None if cache.contiguous else cache.positions,
             mask=self._mask(cache.segments),
             scale=scale,
         )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from posenc.attention.distance import distance_attention, is_by_distance
 from posenc.attention.problem import Problem, softmax
 from posenc.masks import Causal
 from posenc.rotate import rotate_qk
@@ -25,6 +26,8 @@ def sdpa_attention(problem: Problem) -> Tensor:
     scheme, mask = problem.scheme, problem.mask
     if scheme.bias is None and scheme.relative is None and _is_plain(problem):
         return _sdpa(problem, None, is_causal=mask is not None)
+    if is_by_distance(problem):
+        return distance_attention(problem)
     num_queries = problem.q.shape[2]
     size = _block_size(problem)
     starts = range(0, num_queries, size)
@@ -106,8 +109,12 @@ def _with_vectors(block: Problem) -> Tensor:
 
 def _sdpa(problem: Problem, attn_mask: Tensor | None, *, is_causal: bool = False) -> Tensor:
     q, k, v = problem.q, problem.k, problem.v
-    if attn_mask is not None and attn_mask.is_floating_point() and attn_mask.dtype != q.dtype:
-        # float32 biases beside bfloat16 queries: rounding the bias would move logits by whole units
+    is_wider = (
+        attn_mask is not None and attn_mask.is_floating_point() and attn_mask.dtype != q.dtype
+    )
+    if attn_mask is not None and is_wider and q.device.type != "cpu":
+        # a float32 bias beside bfloat16 queries: rounded, it would move logits by whole units, and
+        # only the CPU kernel takes the pair
         return _sdpa_in(torch.float32, problem, attn_mask)
     return F.scaled_dot_product_attention(
         q,
