@@ -1,6 +1,7 @@
 """Applying rotary tables to queries and keys, `[B, H, T, D]`, where D is the width of one head."""
 
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -9,7 +10,8 @@ from posenc.contracts import RotaryTables, Table
 
 __all__ = ["RotateImpl", "rotate", "rotate_qk"]
 
-RotateImpl = Literal["auto", "eager", "reference"]
+RotateImpl = Literal["auto", "native", "eager", "reference"]
+BLOCK_BYTES = 1 << 18  # of one block's rotated channels: its temporaries stay in cache
 
 
 def rotate(x: Tensor, table: Table, *, impl: RotateImpl = "auto") -> Tensor:
@@ -19,14 +21,17 @@ def rotate(x: Tensor, table: Table, *, impl: RotateImpl = "auto") -> Tensor:
     >>> q = rotate(q, tables.q)                       # [B, H, T, 64] -> the same shape and dtype
 
     Arithmetic is float32 or wider, under autocast too, and the result has the dtype of `x`.
-    `impl="reference"` computes in float64. Raises ValueError where shapes do not fit.
+    `impl="reference"` computes in float64, "native" is the compiled CPU kernel, "eager" PyTorch's
+    operations; "auto" is "native" where it fits. Raises ValueError where shapes do not fit.
     """
     _check(x, table, "x")
     if impl == "reference":
         return _rotated(x, table, torch.float64)
-    if impl not in ("auto", "eager"):
-        raise ValueError(f"impl must be 'auto', 'eager' or 'reference', got {impl!r}")
-    return _rotated(x, table, torch.promote_types(x.dtype, table.cos.dtype))
+    if _use_native(x, table, impl):
+        from posenc.kernels import native  # noqa: PLC0415
+
+        return native.rotate_native(x, table)
+    return _eager(x, table, None)
 
 
 def rotate_qk(
@@ -51,8 +56,48 @@ def rotate_qk(
             raise ValueError(f"{name} requires grad: rotate out of place, or under no_grad")
         if any(n > 1 and s == 0 for n, s in zip(x.shape, x.stride(), strict=True)):
             raise ValueError(f"{name} is an expanded view: in place, one row would turn twice")
-    new_q, new_k = rotate(q, tables.q, impl=impl), rotate(k, tables.k, impl=impl)
-    return q.copy_(new_q), k.copy_(new_k)
+        _check(x, getattr(tables, name), name)
+    for x, table in ((q, tables.q), (k, tables.k)):
+        if impl == "reference":
+            x.copy_(_rotated(x, table, torch.float64))
+        elif _use_native(x, table, impl):
+            from posenc.kernels import native  # noqa: PLC0415
+
+            native.rotate_native_inplace(x, table)
+        else:
+            _eager(x, table, x)
+    return q, k
+
+
+def _use_native(x: Tensor, table: Table, impl: RotateImpl) -> bool:
+    if impl not in ("auto", "native", "eager"):
+        choices = ", ".join(repr(name) for name in get_args(RotateImpl))
+        raise ValueError(f"impl must be one of {choices}, got {impl!r}")
+    from posenc.kernels import native  # noqa: PLC0415
+
+    if impl == "eager" or (impl == "auto" and torch.compiler.is_compiling()):
+        return False  # a compiler fuses the operations of the eager path by itself
+    fits = native.fits(x, table)
+    if impl == "native" and not fits:
+        reason = native.missing() or "it takes float32 and bfloat16 CPU tensors and float32 tables"
+        raise ValueError(f"impl='native' cannot rotate {x.dtype} on {x.device}: {reason}")
+    return fits
+
+
+def _eager(x: Tensor, table: Table, out: Tensor | None) -> Tensor:
+    """PyTorch's operations: in one piece under autograd or a compiler, else block by block."""
+    dtype = torch.promote_types(x.dtype, table.cos.dtype)
+    needs_grad = torch.is_grad_enabled() and (x.requires_grad or table.cos.requires_grad)
+    if needs_grad or torch.compiler.is_compiling():
+        return _rotated(x, table, dtype)
+    out = torch.empty_like(x) if out is None else out
+    num_tokens = x.shape[2]
+    size = max(1, BLOCK_BYTES * num_tokens // max(1, x.numel() * dtype.itemsize))
+    for start in range(0, num_tokens, size):
+        block = slice(start, start + size)
+        part = replace(table, cos=table.cos[:, block], sin=table.sin[:, block])
+        out[:, :, block] = _rotated(x[:, :, block], part, dtype)
+    return out
 
 
 def _rotated(x: Tensor, table: Table, dtype: torch.dtype) -> Tensor:

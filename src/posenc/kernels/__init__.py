@@ -1,0 +1,1 @@
+"""Machinery that knows tables and positions, and nothing of methods. Imported only when used."""
