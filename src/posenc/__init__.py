@@ -12,6 +12,7 @@ from posenc.bias import Alibi, SwinBias, T5Bias
 from posenc.contracts import (
     AdditiveEncoding,
     LogitBias,
+    QueryScale,
     RelativeKeyValue,
     RotaryEncoding,
     RotaryTables,
@@ -20,8 +21,17 @@ from posenc.contracts import (
 )
 from posenc.frequencies import Frequencies, Spectrum
 from posenc.masks import Mask, causal, same_segment, window
+from posenc.query_scale import LearnedLogScale, LogScale, PowerScale, StepLogScale
 from posenc.relative import Shaw
-from posenc.rotary import LearnedScaleRope, Rope, rerotate
+from posenc.rotary import (
+    AxialRope,
+    LearnedScaleRope,
+    MixedRope,
+    MRope,
+    Rope,
+    XPos,
+    rerotate,
+)
 from posenc.rotate import rotate, rotate_qk
 from posenc.scaling import (
     NTK,
@@ -34,6 +44,7 @@ from posenc.scaling import (
     Scaling,
     Yarn,
 )
+from posenc.sharding import HeadSlice, heads_of_rank
 
 __version__ = "0.1.0"
 
@@ -41,19 +52,27 @@ __all__ = [
     "NTK",
     "AdditiveEncoding",
     "Alibi",
+    "AxialRope",
     "DynamicNTK",
     "Frequencies",
+    "HeadSlice",
     "KVCache",
     "Learned",
+    "LearnedLogScale",
     "LearnedScaleRope",
     "Linear",
     "Llama3",
+    "LogScale",
     "LogitBias",
     "LongRope",
+    "MRope",
     "Mask",
+    "MixedRope",
     "MultiHeadAttention",
     "NTKByParts",
+    "PowerScale",
     "Proportional",
+    "QueryScale",
     "RelativeKeyValue",
     "Rope",
     "RotaryEncoding",
@@ -63,13 +82,16 @@ __all__ = [
     "Shaw",
     "Sinusoidal",
     "Spectrum",
+    "StepLogScale",
     "SwinBias",
     "T5Bias",
     "Table",
+    "XPos",
     "Yarn",
     "attention",
     "causal",
     "elu_plus_one",
+    "heads_of_rank",
     "linear_attention",
     "masks",
     "positions",

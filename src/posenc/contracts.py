@@ -60,6 +60,8 @@ def add_encoding(encoding: AdditiveEncoding, x: Tensor, positions: Tensor | None
 class Table:
     """Cosines and sines of one set of positions, `[B|1, T, pairs]`, and how to apply them.
 
+    Heads that turn at speeds of their own have `[B|1, H, T, pairs]`.
+
     It knows its pairing and the head it was made for: nobody passes bare cos and sin of unknown
     width. Channels outside `[start, start + rotary_dim)` pass through bit-equal.
     """
@@ -69,6 +71,14 @@ class Table:
     pairing: Pairing
     head_dim: int
     start: int = 0  # the first channel that turns
+
+    def __post_init__(self) -> None:
+        if self.cos.shape != self.sin.shape or self.start + self.rotary_dim > self.head_dim:
+            shapes = f"cos {list(self.cos.shape)}, sin {list(self.sin.shape)}"
+            raise ValueError(
+                f"a table for heads of {self.head_dim} channels holds one column for each pair, at "
+                f"most {self.head_dim // 2}, got {shapes}"
+            )
 
     @property
     def rotary_dim(self) -> int:
@@ -108,15 +118,25 @@ class RotaryTables:
     encoding: Any = None
     attention_factor: float = 1.0
     softmax_scale: float = 1.0
+    positions: tuple[Tensor, Tensor] | None = None  # of queries and of keys
 
-    def tables(self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype | None = None) -> Any:
-        del dtype
+    real_positions = True  # they are filled in; what is left of them orders the mask
+
+    def tables(
+        self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32
+    ) -> "RotaryTables":
+        """These tables; in a wider dtype (the float64 reference) they are made again."""
         for name, table, positions in (("q", self.q, q_pos), ("k", self.k, k_pos)):
-            if table.cos.shape[-2] != positions.shape[-1]:
+            held, given = table.cos.shape[-2], positions.shape[-1]
+            if held != given and given == getattr(self.encoding, "num_axes", 1) > 1:
+                given = positions.shape[-2]
+            if held != given:
                 raise ValueError(
-                    f"these tables hold {table.cos.shape[-2]} positions for {name}, "
-                    f"but {positions.shape[-1]} tokens were given"
+                    f"these tables hold {held} positions for {name}, but {given} tokens were given"
                 )
+        is_wider = torch.promote_types(dtype, self.q.cos.dtype) != self.q.cos.dtype
+        if is_wider and self.positions is not None and self.encoding is not None:
+            return self.encoding.tables(*self.positions, dtype=dtype)
         return self
 
 
@@ -160,10 +180,7 @@ class LogitBias(nn.Module, ABC):
     @final
     def dense(self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """`[B|1, H, Q, K]` for positions `[Q]`/`[B, Q]` and `[K]`/`[B, K]`."""
-        axes = self.num_axes
-        q_pos = check_positions(q_pos, num_tokens=_length(q_pos, axes), name="q_pos", num_axes=axes)
-        k_pos = check_positions(k_pos, num_tokens=_length(k_pos, axes), name="k_pos", num_axes=axes)
-        q_pos, k_pos = rows(q_pos, axes), rows(k_pos, axes)
+        q_pos, k_pos = self._rows(q_pos, "q_pos"), self._rows(k_pos, "k_pos")
         head = torch.arange(self.num_heads, device=q_pos.device)[:, None, None]
         return self.value(head, q_pos[:, None, :, None], k_pos[:, None, None, :]).to(dtype)
 
@@ -179,7 +196,7 @@ class LogitBias(nn.Module, ABC):
     @final
     def score_mod(self, q_pos: Tensor, k_pos: Tensor) -> Callable[..., Tensor]:
         """The FlexAttention form: `score_mod(score, b, h, q_idx, kv_idx)`."""
-        q_pos, k_pos = rows(q_pos, self.num_axes), rows(k_pos, self.num_axes)
+        q_pos, k_pos = self._rows(q_pos, "q_pos"), self._rows(k_pos, "k_pos")
         q_shared, k_shared = q_pos.shape[0] == 1, k_pos.shape[0] == 1
 
         def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
@@ -191,6 +208,13 @@ class LogitBias(nn.Module, ABC):
 
     def forward(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.dense(q_pos, k_pos)
+
+    def _rows(self, positions: Tensor, name: str) -> Tensor:
+        axes = self.num_axes
+        num_tokens = _length(positions, axes)
+        return rows(
+            check_positions(positions, num_tokens=num_tokens, name=name, num_axes=axes), axes
+        )
 
 
 @runtime_checkable
@@ -232,13 +256,29 @@ class Scheme:
     def __post_init__(self) -> None:
         for field in fields(self):
             part = getattr(self, field.name)
-            if part is not None and not isinstance(part, _CONTRACTS[field.name]):
+            fits_here = isinstance(part, _CONTRACTS[field.name]) and not isinstance(part, type)
+            if part is not None and not fits_here:
                 fits = [name for name, kind in _CONTRACTS.items() if isinstance(part, kind)]
                 hint = f"; it belongs in {fits[0]}=" if fits else ""
                 raise TypeError(
                     f"{field.name}= takes a {_CONTRACTS[field.name].__name__}, "
                     f"got {type(part).__name__}{hint}"
                 )
+        self._check_axes()
+
+    def _check_axes(self) -> None:
+        """Every part of one scheme reads the same positions."""
+        counts = {"bias": self.bias, "rotary": self.rotary}
+        axes = {name: getattr(part, "num_axes", None) for name, part in counts.items()}
+        axes["rotary"] = axes["rotary"] if isinstance(axes["rotary"], int) else None
+        if self.rotary is not None and not isinstance(self.rotary, RotaryTables):
+            axes["rotary"] = axes["rotary"] or 1
+        axes["relative"] = 1 if self.relative is not None else None
+        axes["query_scale"] = 1 if self.query_scale is not None else None
+        read = {name: count for name, count in axes.items() if count is not None}
+        if len(set(read.values())) > 1:
+            told = ", ".join(f"{name}= reads {count}" for name, count in read.items())
+            raise ValueError(f"the parts of a scheme need positions with the same axes: {told}")
 
     @property
     def num_axes(self) -> int:
@@ -247,8 +287,11 @@ class Scheme:
 
     @property
     def real_positions(self) -> bool:
-        """Whether positions may be real numbers (a learned position scale)."""
-        return self.bias is None and bool(getattr(self.rotary, "real_positions", False))
+        """Whether positions may be real numbers: a learned scale, or nothing that counts steps."""
+        counts_steps = self.bias is not None or self.relative is not None
+        return not counts_steps and bool(
+            getattr(self.rotary, "real_positions", self.rotary is None)
+        )
 
     def modules(self) -> dict[str, nn.Module]:
         """The parts that learn, by field: register them so that an optimizer finds them."""

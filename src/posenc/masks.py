@@ -2,7 +2,7 @@
 
 Never of storage indices: a rolled cache, a packed row or a left-padded batch needs no other mask.
 
->>> mask = causal & window(128) & same_segment(segments)          # doctest: +SKIP
+>>> mask = causal & window(128) & same_segment(segments)
 """
 
 from abc import ABC, abstractmethod
@@ -138,6 +138,8 @@ def same_segment(k_segments: Tensor, q_segments: Tensor | None = None) -> SameSe
     """Keys of the query's own document. Queries default to the END of the keys."""
     q_segments = k_segments if q_segments is None else q_segments
     for name, segments in (("k_segments", k_segments), ("q_segments", q_segments)):
+        if not isinstance(segments, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(segments).__name__}: {segments!r}")
         if segments.is_floating_point() or segments.ndim not in (1, 2):
             raise ValueError(
                 f"{name} must be integers [T] or [B, T], "

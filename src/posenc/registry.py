@@ -1,6 +1,7 @@
-"""Every encoding and every scaling method, one dict literal each.
+"""Every encoding and every scaling method that a factor defines, one dict literal each.
 
-The command line, the benchmark, the lab and the tests walk these; nothing keeps a list of its own.
+The command line, the benchmark, the lab and the tests walk these. `LongRope` is not among the
+scalings: its lists belong to one checkpoint, and no factor makes them.
 """
 
 from collections.abc import Callable
@@ -14,10 +15,14 @@ from posenc.contracts import Scheme
 from posenc.masks import Mask, causal
 from posenc.positions import grid
 from posenc.relative import Shaw
-from posenc.rotary import LearnedScaleRope, Rope
+from posenc.rotary import AxialRope, LearnedScaleRope, MixedRope, Rope, XPos
 from posenc.scaling import (
     NTK,
+    DynamicNTK,
     Linear,
+    Llama3,
+    NTKByParts,
+    Proportional,
     Scaling,
     Yarn,
 )
@@ -119,6 +124,38 @@ ENCODINGS: dict[str, Encoding] = {
         "LearnedScaleRope(rope, initial_scale=1.0, blend=None)",
         lambda shape: Scheme(rotary=LearnedScaleRope(Rope(shape.head_dim))),
     ),
+    "xpos": Encoding(
+        "xpos",
+        "xPos",
+        "rotary",
+        "Sun 2022, arXiv 2212.10554, section 2.1.2",
+        "Rotary whose scores also decay with distance, from a fixed origin.",
+        "XPos(rope, scale_base=512.0, origin=0, gamma=0.4)",
+        lambda shape: Scheme(rotary=XPos(Rope(shape.head_dim))),
+    ),
+    "axial-rope": Encoding(
+        "axial-rope",
+        "Axial rotary (2-D)",
+        "rotary",
+        "Heo 2024, arXiv 2403.13298, section 3.2",
+        "Half of the pairs turn with the row, half with the column.",
+        'AxialRope(head_dim, base=10_000.0, split=2, pairing="half" | "adjacent", '
+        'order="blocks" | "alternating", axis_order=(0, 1), spectrum="shared" | "dealt")',
+        lambda shape: Scheme(rotary=AxialRope(shape.head_dim)),
+        mask=None,
+        positions=lambda shape: grid(*shape.window),
+    ),
+    "mixed-rope": Encoding(
+        "mixed-rope",
+        "Mixed rotary (2-D, learned)",
+        "rotary",
+        "Heo 2024, arXiv 2403.13298, section 3.2",
+        "Every pair turns with row and column at two learned speeds: diagonals too.",
+        "MixedRope(head_dim, num_heads=None, base=10.0)",
+        lambda shape: Scheme(rotary=MixedRope(shape.head_dim)),
+        mask=None,
+        positions=lambda shape: grid(*shape.window),
+    ),
     "t5": Encoding(
         "t5",
         "T5 relative bias",
@@ -187,12 +224,40 @@ SCALINGS: dict[str, Method] = {
         "A larger base: the fastest pair unchanged, the slowest divided by the factor.",
         lambda factor, original_length: NTK(factor),
     ),
+    "dynamic-ntk": Method(
+        "dynamic-ntk",
+        "NTK-aware at the length in use",
+        "emozilla 2023; arXiv 2309.00071, appendix B.3",
+        "Unscaled up to the trained length; beyond it the base grows with at_length(n).",
+        DynamicNTK,
+    ),
+    "ntk-by-parts": Method(
+        "ntk-by-parts",
+        "NTK by parts",
+        "Peng 2023, arXiv 2309.00071, section 3.2",
+        "YaRN's frequencies without its attention factor.",
+        NTKByParts,
+    ),
     "yarn": Method(
         "yarn",
         "YaRN",
         "Peng 2023, arXiv 2309.00071",
         "Slow pairs interpolated, fast ones kept, logits sharpened by an attention factor.",
         Yarn,
+    ),
+    "llama3": Method(
+        "llama3",
+        "Llama 3.1",
+        "Dubey 2024, arXiv 2407.21783, released code",
+        "Three bands of wavelengths: kept, blended, divided by the factor.",
+        Llama3,
+    ),
+    "proportional": Method(
+        "proportional",
+        "Proportional (p-RoPE)",
+        "Barbero 2024, arXiv 2410.06205",
+        "Only the fastest quarter of the pairs turns; the others stand still.",
+        lambda factor, original_length: Proportional(0.25, factor),
     ),
 }
 

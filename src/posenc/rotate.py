@@ -51,9 +51,14 @@ def rotate_qk(
     """
     if not inplace:
         return rotate(q, tables.q, impl=impl), rotate(k, tables.k, impl=impl)
+    if q.data_ptr() == k.data_ptr() and q.numel():
+        raise ValueError("q and k share their memory: in place, it would turn twice")
     for name, x in (("q", q), ("k", k)):
-        if x.requires_grad and torch.is_grad_enabled():
-            raise ValueError(f"{name} requires grad: rotate out of place, or under no_grad")
+        learns = x.requires_grad or getattr(tables, name).cos.requires_grad
+        if learns and torch.is_grad_enabled():
+            raise ValueError(
+                f"{name} or its table requires grad: rotate out of place, or under no_grad"
+            )
         if any(n > 1 and s == 0 for n, s in zip(x.shape, x.stride(), strict=True)):
             raise ValueError(f"{name} is an expanded view: in place, one row would turn twice")
         _check(x, getattr(tables, name), name)
@@ -89,19 +94,20 @@ def _eager(x: Tensor, table: Table, out: Tensor | None) -> Tensor:
     dtype = torch.promote_types(x.dtype, table.cos.dtype)
     needs_grad = torch.is_grad_enabled() and (x.requires_grad or table.cos.requires_grad)
     if needs_grad or torch.compiler.is_compiling():
-        return _rotated(x, table, dtype)
+        turned = _rotated(x, table, dtype)
+        return turned if out is None else out.copy_(turned)
     out = torch.empty_like(x) if out is None else out
     num_tokens = x.shape[2]
     size = max(1, BLOCK_BYTES * num_tokens // max(1, x.numel() * dtype.itemsize))
     for start in range(0, num_tokens, size):
         block = slice(start, start + size)
-        part = replace(table, cos=table.cos[:, block], sin=table.sin[:, block])
+        part = replace(table, cos=table.cos[..., block, :], sin=table.sin[..., block, :])
         out[:, :, block] = _rotated(x[:, :, block], part, dtype)
     return out
 
 
 def _rotated(x: Tensor, table: Table, dtype: torch.dtype) -> Tensor:
-    cos, sin = table.cos[:, None].to(dtype), table.sin[:, None].to(dtype)
+    cos, sin = (_over_heads(part).to(dtype) for part in (table.cos, table.sin))
     stop = table.start + table.rotary_dim
     before, turned, after = x[..., : table.start], x[..., table.start : stop], x[..., stop:]
     turned = turned.to(dtype)
@@ -116,12 +122,24 @@ def _rotated(x: Tensor, table: Table, dtype: torch.dtype) -> Tensor:
     return torch.cat((before, pairs.to(x.dtype), after), -1)
 
 
+def _over_heads(part: Tensor) -> Tensor:
+    """`[B|1, T, pairs]`, the same for all heads, or `[B|1, H, T, pairs]` as it is."""
+    return part if part.ndim == 4 else part[:, None]
+
+
 def _check(x: Tensor, table: Table, name: str) -> None:
     num_tokens = table.cos.shape[-2]
     if x.ndim != 4 or x.shape[-1] != table.head_dim or not x.is_floating_point():
         raise ValueError(
             f"{name} must be floating [B, H, T, D] with D = {table.head_dim} channels of one head, "
             f"got {x.dtype} {list(x.shape)}: split the heads and transpose before rotating"
+        )
+    if x.device != table.cos.device:
+        raise ValueError(f"{name} lies on {x.device}, its table on {table.cos.device}")
+    if table.cos.ndim == 4 and table.cos.shape[1] not in (1, x.shape[1]):
+        raise ValueError(
+            f"{name} has {x.shape[1]} heads, but the table holds one for each of "
+            f"{table.cos.shape[1]}"
         )
     if x.shape[2] != num_tokens:
         raise ValueError(

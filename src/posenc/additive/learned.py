@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenc.contracts import add_encoding
-from posenc.positions import check_range
+from posenc.positions import check_positions, check_range
 
 __all__ = ["Learned"]
 
@@ -51,6 +51,7 @@ class Learned(nn.Module):
 
     def encode(self, positions: Tensor) -> Tensor:
         """`[T]` or `[B, T]` positions -> `[..., T, dim]`."""
+        positions = check_positions(positions, num_tokens=positions.shape[-1])
         lowest = -1 if self.offset else 0
         check_range(
             positions,
@@ -66,7 +67,7 @@ class Learned(nn.Module):
         new = new.to(self.weight)
         kept, table = self.weight[: self.offset], self.weight[self.offset :]
         resampled = F.interpolate(
-            table.T[None].float(), size=num_positions, mode="linear", align_corners=True
+            table.T[None].double(), size=num_positions, mode="linear", align_corners=True
         )[0].T
         new.weight.data.copy_(torch.cat((kept, resampled.to(table))))
         return new

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from posenc.contracts import add_encoding
 from posenc.frequencies import angles, check_base, geometric, host_for
+from posenc.positions import check_positions
 
 __all__ = ["Sinusoidal"]
 
@@ -52,6 +53,7 @@ class Sinusoidal:
 
     def encode(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """`[T]` or `[B, T]` positions -> `[..., T, dim]`; angles are float64 whatever `dtype` is."""
+        positions = check_positions(positions, num_tokens=positions.shape[-1])
         host = host_for(positions.device)
         angle = angles(positions.to(host), self.inv_freq(host))
         sin, cos = angle.sin(), angle.cos()

@@ -19,6 +19,7 @@ from posenc.masks import Causal, Window
 __all__ = ["distance_attention", "is_by_distance"]
 
 BLOCK = 512  # queries at a time; causal blocks skip the keys after their last query
+BACKWARD_ELEMENTS = 1 << 22  # weights written out at once for the gradient, 16 MB in float32
 
 
 def is_by_distance(problem: Problem) -> bool:
@@ -41,13 +42,12 @@ def distance_attention(problem: Problem) -> Tensor:
         group = problem.q.shape[1] // problem.k.shape[1]
         k, v = (x.repeat_interleave(group, 1) for x in (problem.k, problem.v))
         return _WithBiasGradient.apply(problem.q, k, v, vector, problem)  # pyright: ignore
-    outs = [_attend(problem, vector, queries) for queries in _blocks(problem)]
-    return torch.cat(outs, dim=2)
+    blocks = _blocks(problem.q.shape[2], BLOCK)
+    return torch.cat([_attend(problem, vector, queries) for queries in blocks], dim=2)
 
 
-def _blocks(problem: Problem) -> list[slice]:
-    num_queries = problem.q.shape[2]
-    return [slice(i, min(i + BLOCK, num_queries)) for i in range(0, num_queries, BLOCK)]
+def _blocks(num_queries: int, size: int) -> list[slice]:
+    return [slice(i, min(i + size, num_queries)) for i in range(0, num_queries, size)]
 
 
 def _distance_vector(problem: Problem) -> Tensor:
@@ -96,8 +96,8 @@ class _WithBiasGradient(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, vector: Tensor, problem: Problem
     ) -> Tensor:
         # the problem without its tensors' history: what is saved is saved by autograd
-        outs = [_attend(problem, vector, queries) for queries in _blocks(problem)]
-        out = torch.cat(outs, dim=2)
+        blocks = _blocks(q.shape[2], BLOCK)
+        out = torch.cat([_attend(problem, vector, queries) for queries in blocks], dim=2)
         ctx.save_for_backward(q, k, v, vector, out)
         ctx.problem = problem
         return out
@@ -110,17 +110,20 @@ class _WithBiasGradient(torch.autograd.Function):
         grad = grad.to(dtype)
         grads = [torch.zeros_like(x, dtype=dtype) for x in (q, k, v, vector)]
         delta = (grad * out.to(dtype)).sum(-1, keepdim=True)
-        for queries in _blocks(problem):
+        per_query = q.shape[0] * q.shape[1] * k.shape[2]
+        for queries in _blocks(q.shape[2], min(BLOCK, max(16, BACKWARD_ELEMENTS // per_query))):
             keys = problem.visible_keys(queries)
             flipped_q, flipped_grad, flipped_delta = (
                 x[:, :, queries].to(dtype).flip(2) for x in (q, grad, delta)
             )
+            flipped_q.mul_(problem.scale)
             k_block, v_block = k[:, :, keys].to(dtype), v[:, :, keys].to(dtype)
-            logits = flipped_q @ k_block.transpose(-1, -2) * problem.scale
-            weights = torch.softmax(logits + _view(vector, problem, queries, keys), -1)
-            inner = (flipped_grad @ v_block.transpose(-1, -2) - flipped_delta) * weights
-            grads[0][:, :, queries] = (inner @ k_block * problem.scale).flip(2)
-            grads[1][:, :, keys] += inner.transpose(-1, -2) @ flipped_q * problem.scale
+            logits = flipped_q @ k_block.transpose(-1, -2)
+            weights = torch.softmax(logits.add_(_view(vector, problem, queries, keys)), -1)
+            inner = flipped_grad @ v_block.transpose(-1, -2)
+            inner.sub_(flipped_delta).mul_(weights)
+            grads[0][:, :, queries] = (inner @ k_block).mul_(problem.scale).flip(2)
+            grads[1][:, :, keys] += inner.transpose(-1, -2) @ flipped_q
             grads[2][:, :, keys] += weights.transpose(-1, -2) @ flipped_grad
             diagonals = _anti_diagonal_sums(inner.sum(0))
             start = q.shape[2] - queries.stop + keys.start

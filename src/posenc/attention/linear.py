@@ -5,7 +5,9 @@ eq. 19: queries and keys turn after the feature map, the normaliser stays unrota
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,8 +47,9 @@ def linear_attention(
     >>> out = linear_attention(q, k, v, scheme=Scheme(rotary=Rope(64)), mask=None)  # bidirectional
 
     Shapes, positions and masks as in `attention`; `feature_map` keeps `[..., D]` to `[..., D']` and
-    must be positive. Over whole sequences positions must rise along each segment (negative ones,
-    padding, excepted); a decoding step takes any. A query that may see no key gets zeros.
+    must be positive. Over whole sequences positions must rise along each segment (padding at −1
+    before the first token excepted) and a segment is one run of tokens; a decoding step takes any.
+    A query that may see no key gets zeros.
 
     There is no scheme-wide linear form of a logit bias or of relative vectors: ValueError.
     """
@@ -61,25 +64,39 @@ def linear_attention(
     unknown = [part for part in parts if not isinstance(part, Causal | Window | SameSegment)]
     if unknown:
         raise ValueError(f"linear attention knows causal, window and same_segment, got {unknown}")
-    features = _features(problem, feature_map)
+    with _without_autocast(q.device.type):
+        return _summed(problem, _features(problem, feature_map), parts).to(q.dtype)
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Sums are float32 or wider under autocast too: a state in bfloat16 forgets small terms."""
+    active = device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if active else nullcontext()
+
+
+def _summed(problem: Problem, features: "_Features", parts: tuple[Mask, ...]) -> Tensor:
+    q, k = problem.q, problem.k
     if problem.mask is None:
         out = _everything(features)
     elif q.shape[2] != k.shape[2]:
         out = _in_blocks(features, problem, lambda first, last: slice(0, k.shape[2]))
     else:
-        _check_rising(problem)
+        _check_order(problem)
         is_causal = any(isinstance(part, Causal) for part in parts)
-        reach = min((part.size for part in parts if isinstance(part, Window)), default=None)
+        reach = min([part.size for part in parts if isinstance(part, Window)], default=None)
         if reach is not None:
             ahead = 0 if is_causal else reach - 1
+            num_keys = k.shape[2]
             out = _in_blocks(
-                features, problem, lambda a, b: slice(max(0, a - reach + 1), b + ahead)
+                features,
+                problem,
+                lambda a, b: slice(max(0, a - reach + 1), min(b + ahead, num_keys)),
             )
         elif is_causal:
             out = _scan(features, problem)
         else:
             out = _by_segment(features, problem)
-    return out.to(q.dtype)
+    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +109,22 @@ class _Features:
     turned_k: Tensor
     v: Tensor
 
-    def block(self, queries: slice, keys: slice) -> "_Features":
-        return _Features(
-            self.q[:, :, queries],
-            self.k[:, :, keys],
-            self.turned_q[:, :, queries],
-            self.turned_k[:, :, keys],
-            self.v[:, :, keys],
-        )
+    def pieces(self) -> "_Pieces":
+        """Cut into chunks once: the gradient of a slice would be as long as the whole, each time."""
+        tensors = (self.q, self.k, self.turned_q, self.turned_k, self.v)
+        return _Pieces(*(x.split(CHUNK, 2) for x in tensors))
+
+    def row(self, index: int) -> "_Features":
+        """One row of the batch."""
+        return self._each(lambda part: part[index : index + 1])
+
+    def run(self, tokens: slice) -> "_Features":
+        """Queries and keys of one run of tokens."""
+        return self._each(lambda part: part[:, :, tokens])
+
+    def _each(self, cut: Callable[[Tensor], Tensor]) -> "_Features":
+        parts = {field.name: cut(getattr(self, field.name)) for field in fields(self)}
+        return _Features(**parts)
 
     def within(self, allowed: Tensor) -> tuple[Tensor, Tensor]:
         """Numerator and normaliser over the allowed pairs `[B|1, 1, Q, K]`, written out."""
@@ -119,6 +144,27 @@ class _Features:
         """Keys outside `[B|1, K]` contribute nothing."""
         kept = keys[:, None, :, None]
         return replace(self, k=self.k * kept, turned_k=self.turned_k * kept)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pieces:
+    """Features in chunks of tokens."""
+
+    q: tuple[Tensor, ...]
+    k: tuple[Tensor, ...]
+    turned_q: tuple[Tensor, ...]
+    turned_k: tuple[Tensor, ...]
+    v: tuple[Tensor, ...]
+
+    def block(self, chunk: int, keys: slice) -> _Features:
+        """One chunk of queries with a slice of the keys."""
+        first, last = keys.start // CHUNK, (keys.stop - 1) // CHUNK
+        inside = slice(keys.start - first * CHUNK, keys.stop - first * CHUNK)
+        k, turned_k, v = (
+            (x[first] if first == last else torch.cat(x[first : last + 1], 2))[:, :, inside]
+            for x in (self.k, self.turned_k, self.v)
+        )
+        return _Features(self.q[chunk], k, self.turned_q[chunk], turned_k, v)
 
 
 def _features(problem: Problem, feature_map: Callable[[Tensor], Tensor]) -> _Features:
@@ -149,27 +195,26 @@ def _everything(features: _Features) -> Tensor:
 
 def _in_blocks(features: _Features, problem: Problem, reach: Callable[[int, int], slice]) -> Tensor:
     """Each block of queries against the keys that it can reach, written out."""
-    num_queries = problem.q.shape[2]
+    num_queries, pieces = problem.q.shape[2], features.pieces()
     outs = []
     for start in range(0, num_queries, CHUNK):
         queries = slice(start, min(start + CHUNK, num_queries))
         keys = reach(queries.start, queries.stop)
-        keys = slice(keys.start, min(keys.stop, problem.k.shape[2]))
         allowed = problem.block(queries, keys).allowed()
         assert allowed is not None
-        outs.append(_ratio(*features.block(queries, keys).within(allowed)))
+        outs.append(_ratio(*pieces.block(start // CHUNK, keys).within(allowed)))
     return torch.cat(outs, 2)
 
 
 def _scan(features: _Features, problem: Problem) -> Tensor:
     """Causal: pairs inside a chunk written out, all earlier keys of the open segment in a state."""
-    num_tokens = problem.k.shape[2]
+    num_tokens, pieces = problem.k.shape[2], features.pieces()
     segments = _segments(problem)
     state: tuple[Tensor, Tensor] | None = None
     outs = []
     for start in range(0, num_tokens, CHUNK):
         here = slice(start, min(start + CHUNK, num_tokens))
-        chunk, segment = features.block(here, here), segments[:, here]
+        chunk, segment = pieces.block(start // CHUNK, here), segments[:, here]
         allowed = problem.block(here, here).allowed()
         assert allowed is not None
         numerator, total = chunk.within(allowed)
@@ -189,17 +234,22 @@ def _scan(features: _Features, problem: Problem) -> Tensor:
 
 
 def _by_segment(features: _Features, problem: Problem) -> Tensor:
-    """Bidirectional inside segments: one state for each segment id."""
+    """Bidirectional inside segments: every segment is one run of tokens, with a state of its own."""
     segments = _segments(problem)
-    numerator, total = 0.0, 0.0
-    for segment in segments.unique():
-        mine = segments == segment
-        part = features.keeping(mine)
-        above, below = part.through(*part.state())
-        numerator = numerator + above * mine[:, None, :, None]
-        total = total + below * mine[:, None, :, None]
-    assert isinstance(numerator, Tensor) and isinstance(total, Tensor)
-    return _ratio(numerator, total)
+    if segments.shape[0] > 1:
+        rows_apart = [_runs(features.row(b), segments[b]) for b in range(segments.shape[0])]
+        return torch.cat(rows_apart, 0)
+    return _runs(features, segments[0])
+
+
+def _runs(features: _Features, segments: Tensor) -> Tensor:
+    lengths = torch.unique_consecutive(segments, return_counts=True)[1].tolist()
+    outs, start = [], 0
+    for length in lengths:
+        run = slice(start, start + length)
+        outs.append(_everything(features.run(run)))
+        start += length
+    return torch.cat(outs, 2)
 
 
 def _segments(problem: Problem) -> Tensor:
@@ -213,15 +263,32 @@ def _segments(problem: Problem) -> Tensor:
     return ids[0]
 
 
-def _check_rising(problem: Problem) -> None:
-    if problem.contiguous:
-        return
+def _check_order(problem: Problem) -> None:
+    """Raise unless storage order is what the states assume, in every row."""
     k_pos, segments = rows(problem.k_pos), _segments(problem)
-    later = (k_pos.diff(dim=-1) > 0) | (k_pos[:, 1:] < 0) | (segments.diff(dim=-1) != 0)
-    if k_pos.device.type != "cpu" or torch.compiler.is_compiling():
-        assert_on_device(later.all(), "positions must rise along each segment")
-    elif not later.all() or not torch.equal(rows(problem.q_pos).expand_as(k_pos), k_pos):
-        raise ValueError(
-            "linear attention over a whole sequence needs q_pos = k_pos, rising along each segment "
-            f"(pass mask=causal & same_segment(...) for packed documents), got k_pos {k_pos.tolist()}"
-        )
+    parts = getattr(problem.mask, "parts", (problem.mask,))
+    documents = [part for part in parts if isinstance(part, SameSegment)]
+    for part in documents:
+        ids, order = segments.sort(dim=-1, stable=True)
+        in_one_run = (ids.diff(dim=-1) != 0) | (order.diff(dim=-1) == 1)
+        _need(in_one_run, "every segment to be one run of tokens", segments)
+        same = rows(part.q_segments) == rows(part.k_segments)
+        _need(same, "the same segments for queries and keys", part.q_segments)
+    ordered = any(isinstance(part, Causal | Window) for part in parts)
+    if problem.contiguous or not ordered:
+        return
+    rising = (k_pos.diff(dim=-1) > 0) | (segments.diff(dim=-1) != 0)
+    if documents or not any(isinstance(part, Window) for part in parts):
+        # padding at −1 stands before the first token; a window would have to reach over all of it
+        rising = rising | ((k_pos[:, 1:] < 0) & (k_pos[:, :-1] < 0))
+    hint = "(pass mask=causal & same_segment(...) for packed documents and padding)"
+    _need(rising, f"positions rising along each segment {hint}", k_pos)
+    _need(rows(problem.q_pos) == k_pos, "q_pos = k_pos", problem.q_pos)
+
+
+def _need(condition: Tensor, what: str, given: Tensor) -> None:
+    message = f"linear attention over a whole sequence needs {what}"
+    if condition.device.type != "cpu" or torch.compiler.is_compiling():
+        assert_on_device(condition.all(), message)
+    elif not condition.all():
+        raise ValueError(f"{message}, got {given.tolist()}")

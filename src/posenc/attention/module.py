@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from posenc.attention.softmax import attention
-from posenc.contracts import RotaryTables, Scheme
+from posenc.contracts import RotaryTables, Scheme, rows
 from posenc.masks import Mask, causal, same_segment
-from posenc.positions import check_positions, sequence
+from posenc.positions import check_positions, following, sequence
+from posenc.positions.checks import host_all
+from posenc.rotary import rerotate
 from posenc.rotate import rotate_qk
 
 __all__ = ["KVCache", "MultiHeadAttention"]
@@ -32,6 +34,7 @@ class KVCache:
         self.keys: Tensor | None = None  # [B, H', K, D]
         self.values: Tensor | None = None  # [B, H', K, Dv]
         self.positions: Tensor | None = None  # [1|B, K]
+        self.rotated_at: Tensor | None = None  # [1|B, K], where tokens stood before they were moved
         self.segments: Tensor | None = None  # [1|B, K]
         self.encoding: Any = None
         self.contiguous = True  # positions are 0 … K-1, so that the fused causal kernel applies
@@ -43,14 +46,13 @@ class KVCache:
         """Positions of the next tokens, `[1|B, T]`: each row goes on from its own largest one."""
         if self.positions is None:
             return sequence(num_tokens, device=device)[None]
-        ahead = sequence(num_tokens, start=1, device=self.positions.device)
-        largest = self.positions.amax(1, keepdim=True)
-        return largest + (ahead if largest.ndim == 2 else ahead[:, None])
+        return following(self.positions, num_tokens, num_axes=_axes(self.positions))
 
     def append(
         self, k: Tensor, v: Tensor, positions: Tensor, segments: Tensor | None, encoding: Any
     ) -> None:
         """Add keys (already rotated under `encoding`) and values of new tokens."""
+        self._check(k, v, positions, segments)
         if self.keys is None or self.values is None or self.positions is None:
             self.keys, self.values, self.positions = k, v, positions
             self.segments, self.encoding = segments, encoding
@@ -60,12 +62,84 @@ class KVCache:
                 f"keys were cached under {self.encoding}, new ones come under {encoding}: scores of "
                 "the two mean nothing; move the cache with posenc.rerotate first"
             )
-        if (segments is None) != (self.segments is None):
-            raise ValueError("segments must be given for every call on a cache, or for none")
         self.keys, self.values = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
         self.positions = _joined(self.positions, positions)
+        if self.rotated_at is not None:
+            self.rotated_at = _joined(self.rotated_at, positions)
         if self.segments is not None and segments is not None:
             self.segments = _joined(self.segments, segments)
+
+    def _check(self, k: Tensor, v: Tensor, positions: Tensor, segments: Tensor | None) -> None:
+        """Raise before anything is changed: a refused call leaves the cache as it was."""
+        batch, num_tokens = k.shape[0], k.shape[2]
+        fits = v.shape[:3] == k.shape[:3] and positions.shape[0] in (1, batch)
+        if segments is not None:
+            fits = fits and segments.shape[0] in (1, batch) and segments.shape[1] == num_tokens
+        if not fits:
+            told = "none" if segments is None else list(segments.shape)
+            raise ValueError(
+                f"keys {list(k.shape)} need values, positions and segments of the same batch and "
+                f"tokens, got {list(v.shape)}, {list(positions.shape)} and {told}"
+            )
+        if self.keys is None:
+            return
+        held = (self.keys.shape[0], self.keys.shape[1], self.keys.shape[3])
+        if (batch, k.shape[1], k.shape[3]) != held:
+            raise ValueError(
+                f"the cache holds keys {list(self.keys.shape)} ([B, H', K, D]), new ones are "
+                f"{list(k.shape)}: batch, heads and channels must agree"
+            )
+        if (segments is None) != (self.segments is None):
+            raise ValueError("segments must be given for every call on a cache, or for none")
+
+    def keys_in_place(self) -> Tensor | None:
+        """The keys as rotated at `positions`: those stored, or moved over in one rotation."""
+        if self.keys is None or self.rotated_at is None or self.encoding is None:
+            return self.keys
+        old = new = self.encoding
+        return rerotate(self.keys, self.rotated_at, old, new, new_positions=self.positions)
+
+    def move(self, positions: Tensor) -> None:
+        """Give the tokens other positions, `[K]` or `[1|B, K]`: after an eviction, say.
+
+        >>> y = layer(x, cache=cache)                         # 12 tokens
+        >>> cache.keep(torch.tensor([0, 1, 8, 9, 10, 11]))    # sinks and the most recent
+        >>> cache.move(torch.arange(6))                       # side by side
+
+        Keys stay as they were written, and are turned by the whole difference when they are used:
+        a thousand moves cost one rounding, not a thousand.
+        """
+        if self.positions is None:
+            raise ValueError("an empty cache has no tokens to move")
+        axes, real = _axes(self.positions), self.positions.is_floating_point()
+        positions = check_positions(positions, num_tokens=len(self), num_axes=axes, real=real)
+        self.rotated_at = self.positions if self.rotated_at is None else self.rotated_at
+        self.positions, self.contiguous = rows(positions, axes), False
+
+    def keep(self, index: Tensor) -> None:
+        """Keep the tokens at `index` `[N]` in storage, in this order, at their positions."""
+        held = {"keys": 2, "values": 2, "positions": 1, "rotated_at": 1, "segments": 1}
+        for name, dim in held.items():
+            x: Tensor | None = getattr(self, name)
+            setattr(self, name, None if x is None else x.index_select(dim, index))
+        self.contiguous = False
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` tokens in storage: drafts that were rejected.
+
+        >>> y = layer(x, cache=cache)
+        >>> cache.truncate(len(cache) - 3)                    # the last three were rejected
+        """
+        if not 0 <= length <= len(self):
+            raise ValueError(
+                f"length must lie between 0 and the {len(self)} tokens held, got {length}"
+            )
+        if length == 0:
+            self.__init__()
+        elif length < len(self) and self.keys is not None:
+            contiguous = self.contiguous
+            self.keep(torch.arange(length, device=self.keys.device))
+            self.contiguous = contiguous
 
 
 class MultiHeadAttention(nn.Module):
@@ -78,7 +152,8 @@ class MultiHeadAttention(nn.Module):
 
     Rotation happens here, on queries and keys after the heads are split, never on embeddings;
     `scheme.additive` is the embedding's business. A model with many layers makes its tables once:
-    `layer(x, positions, tables=rope.tables(positions, positions))`.
+    `layer(x, tables=rope.tables(positions, positions))`, where positions 0 … T-1 need not be passed
+    (the fused kernel then needs no mask), and others are passed as well.
     """
 
     def __init__(
@@ -129,7 +204,7 @@ class MultiHeadAttention(nn.Module):
         if x.ndim != 3 or x.shape[-1] != self.q.in_features:
             raise ValueError(f"expected x [B, T, {self.q.in_features}], got {list(x.shape)}")
         cache = KVCache() if cache is None else cache
-        cache.contiguous = cache.contiguous and positions is None
+        in_order = cache.contiguous and positions is None
         if positions is None:
             positions = cache.next_positions(x.shape[1], device=x.device)
         axes, real = self.scheme.num_axes, self.scheme.real_positions
@@ -140,18 +215,25 @@ class MultiHeadAttention(nn.Module):
         scheme, scale = self.scheme, self.head_dim**-0.5 if self.scale is None else self.scale
         encoding = scheme.rotary
         if scheme.rotary is not None:
-            made = scheme.rotary.tables(positions, positions) if tables is None else tables
+            made = (scheme.rotary if tables is None else tables).tables(
+                positions, positions, dtype=torch.promote_types(q.dtype, torch.float32)
+            )
+            _check_filled_in(made, positions)
             q, k = rotate_qk(q, k, made)
             encoding, scale = made.encoding, scale * made.softmax_scale
         cache.append(k, v, positions, _rows(segments), encoding)
-        assert cache.keys is not None and cache.values is not None
+        cache.contiguous = in_order
+        keys = cache.keys_in_place()
+        assert keys is not None and cache.values is not None
+        scheme = replace(scheme, rotary=None)
+        in_storage_order = cache.contiguous or scheme.num_axes < axes  # only the rotation had axes
         out = attention(
             q,
-            cache.keys,
+            keys,
             cache.values,
-            scheme=replace(scheme, rotary=None),
-            q_pos=None if cache.contiguous else positions,
-            k_pos=None if cache.contiguous else cache.positions,
+            scheme=scheme,
+            q_pos=None if in_storage_order else positions,
+            k_pos=None if in_storage_order else cache.positions,
             mask=self._mask(cache.segments),
             scale=scale,
         )
@@ -167,8 +249,22 @@ class MultiHeadAttention(nn.Module):
         return documents if self.mask is None else self.mask & documents
 
 
+def _check_filled_in(tables: RotaryTables, positions: Tensor) -> None:
+    """Tables made for other positions would rotate in silence; the host compares what it holds."""
+    held = None if tables.positions is None else tables.positions[0]
+    if held is None or held is positions or held.shape[-1] != positions.shape[-1]:
+        return
+    if held.ndim <= positions.ndim and not host_all(held == positions):
+        raise ValueError(f"tables= hold positions {held.tolist()}, not {positions.tolist()}")
+
+
 def _rows(segments: Tensor | None) -> Tensor | None:
     return segments if segments is None or segments.ndim == 2 else segments[None]
+
+
+def _axes(positions: Tensor) -> int:
+    """Coordinates of one position, of `[B|1, T]` or `[B|1, T, A]`."""
+    return 1 if positions.ndim == 2 else positions.shape[-1]
 
 
 def _joined(old: Tensor, new: Tensor) -> Tensor:

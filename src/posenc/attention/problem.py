@@ -85,6 +85,10 @@ def checked(
         raise ValueError(
             f"the relative vectors have {scheme.relative.head_dim} channels, heads have {head_dim}"
         )
+    if getattr(scheme.relative, "values", None) is not None and v.shape[-1] != head_dim:
+        raise ValueError(
+            f"relative vectors of {head_dim} channels are added to values, which have {v.shape[-1]}"
+        )
     contiguous = q_pos is None and k_pos is None
     q_pos, k_pos = query_key_positions(
         num_queries,
@@ -105,8 +109,6 @@ def checked(
 def check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise unless q, k and v are heads `[B, H, T, D]` of one dtype that fit each other."""
     shapes = {"q": q, "k": k, "v": v}
-    described = ", ".join(f"{name} {list(x.shape)}" for name, x in shapes.items())
-    wanted = "q [B, H, Q, D], k [B, H', K, D], v [B, H', K, Dv] with H a multiple of H'"
     fits = all(x.ndim == 4 and x.numel() > 0 for x in shapes.values()) and (
         k.shape[:3] == v.shape[:3]
         and q.shape[0] == k.shape[0]
@@ -114,6 +116,8 @@ def check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
         and q.shape[1] % k.shape[1] == 0
     )
     if not fits:
+        described = ", ".join(f"{name} {list(x.shape)}" for name, x in shapes.items())
+        wanted = "q [B, H, Q, D], k [B, H', K, D], v [B, H', K, Dv] with H a multiple of H'"
         raise ValueError(
             f"expected {wanted}, got {described}: split the heads (view) and transpose before "
             "scores, or every score mixes heads"

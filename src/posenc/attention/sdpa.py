@@ -30,6 +30,8 @@ def sdpa_attention(problem: Problem) -> Tensor:
         return distance_attention(problem)
     num_queries = problem.q.shape[2]
     size = _block_size(problem)
+    if size >= num_queries:  # no loop, so that a compiled graph serves every length up to here
+        return _attend(problem, slice(0, num_queries))
     starts = range(0, num_queries, size)
     blocks = [slice(start, min(start + size, num_queries)) for start in starts]
     return torch.cat([_attend(problem, queries) for queries in blocks], dim=2)
@@ -39,7 +41,7 @@ def _rotated(problem: Problem) -> Problem:
     scheme = problem.scheme
     if scheme.rotary is None:
         return problem
-    tables = scheme.rotary.tables(problem.q_pos, problem.k_pos)
+    tables = scheme.rotary.tables(problem.q_pos, problem.k_pos, dtype=_wide(problem.q.dtype))
     q, k = rotate_qk(problem.q, problem.k, tables)
     return replace(problem, q=q, k=k, scale=problem.scale * tables.softmax_scale)
 
@@ -116,6 +118,8 @@ def _sdpa(problem: Problem, attn_mask: Tensor | None, *, is_causal: bool = False
         # a float32 bias beside bfloat16 queries: rounded, it would move logits by whole units, and
         # only the CPU kernel takes the pair
         return _sdpa_in(torch.float32, problem, attn_mask)
+    # a branch, not the comparison itself: under dynamic shapes that is no bool
+    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
     return F.scaled_dot_product_attention(
         q,
         k,
@@ -123,7 +127,7 @@ def _sdpa(problem: Problem, attn_mask: Tensor | None, *, is_causal: bool = False
         attn_mask=attn_mask,
         is_causal=is_causal,
         scale=problem.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
+        **grouped,
     )
 
 

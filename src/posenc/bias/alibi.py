@@ -49,7 +49,8 @@ class Alibi(LogitBias):
     def slopes(self, device: torch.device | None = None) -> Tensor:
         """`[H]`, float64 where fixed."""
         if self.log_slopes is not None:
-            return self.log_slopes.exp()
+            wide = torch.promote_types(self.log_slopes.dtype, torch.float32)
+            return self.log_slopes.to(wide).exp()  # distances would follow it into bfloat16
         return torch.tensor(slopes(self.num_heads), dtype=torch.float64, device=device)
 
     def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:

@@ -56,12 +56,24 @@ def missing() -> str | None:
 def fits(x: Tensor, table: Table) -> bool:
     """Whether the kernel takes this tensor and this table."""
     return (
-        x.device.type == "cpu"
+        _is_plain(x)
+        and _is_plain(table.cos)
         and x.dtype in DTYPES
         and x.stride(-1) == 1
         and table.cos.dtype == torch.float32
+        and table.cos.ndim == 3  # one table for all heads
         and not table.cos.requires_grad
         and _KERNEL is not None
+    )
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Memory of this process, with no transform around it: no fake, dual or functorch tensor."""
+    return (
+        x.device.type == "cpu"
+        and type(x) in (Tensor, torch.nn.Parameter)
+        and torch.autograd.forward_ad._current_level < 0
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
     )
 
 
@@ -81,6 +93,7 @@ def rotate_native_inplace(x: Tensor, table: Table) -> Tensor:
     """`x` itself, rotated where it lies."""
     cos, sin = table.cos.contiguous(), table.sin.contiguous()
     _run([(x, x)], cos, sin, adjacent=table.pairing == "adjacent", start=table.start)
+    torch.autograd.graph.increment_version(x)  # autograd must know that saved values are gone
     return x
 
 

@@ -124,6 +124,7 @@ extern "C" void posenc_rotate(const Call* calls, int64_t num_calls, int64_t num_
   for (const Call* call = calls; call < calls + num_calls; ++call) {
     auto run = call->is_bfloat16 ? work_bfloat16 : work_float32;
     int64_t items = call->batch * ((call->tokens + kBlock - 1) / kBlock);
+    if (items == 0) continue;
     int64_t elements = call->batch * call->heads * call->tokens * call->pairs;
     int64_t useful = std::min({num_threads, items, elements / kWorthAThread + 1});
     std::vector<std::thread> threads;

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from posenc.contracts import RotaryTables, Rotation, Table, rows, table_from_angles
 from posenc.frequencies import angles, host_for
 from posenc.positions import check_positions
+from posenc.rotary.shared import check_rope
 
 __all__ = ["LearnedScaleRope"]
 
@@ -38,6 +39,7 @@ class LearnedScaleRope(nn.Module):
             raise ValueError(f"initial_scale must be positive and finite, got {initial_scale}")
         if blend is not None and not 0 <= blend <= 1:
             raise ValueError(f"blend is the weight of the unscaled rotation in [0, 1], got {blend}")
+        check_rope(rope, "LearnedScaleRope")
         self.rope, self.blend = rope, blend
         self.scale = nn.Parameter(torch.tensor(float(initial_scale)))
 
@@ -74,7 +76,14 @@ class LearnedScaleRope(nn.Module):
         q = self.table(q_pos, dtype=dtype)
         k = q if k_pos is q_pos else self.table(k_pos, dtype=dtype)
         frequencies = self.rope.frequencies()
-        return RotaryTables(q, k, self, frequencies.attention_factor, frequencies.softmax_scale)
+        return RotaryTables(
+            q,
+            k,
+            self,
+            frequencies.attention_factor,
+            frequencies.softmax_scale,
+            (q_pos, k_pos),
+        )
 
     def extra_repr(self) -> str:
         return f"{self.rope}, blend={self.blend}"

@@ -13,10 +13,9 @@ from torch import Tensor
 from posenc.contracts import Pairing, RotaryTables, Table, rows, table_from_angles
 from posenc.frequencies import Frequencies, Spectrum, angles, check_base, geometric, host_for
 from posenc.positions import check_positions
-from posenc.rotate import rotate
 from posenc.scaling import Scaling
 
-__all__ = ["Rope", "rerotate"]
+__all__ = ["Rope"]
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,14 @@ class Rope:
         q = self.table(q_pos, dtype=dtype)
         k = q if k_pos is q_pos else self.table(k_pos, dtype=dtype)
         frequencies = self.frequencies()
-        return RotaryTables(q, k, self, frequencies.attention_factor, frequencies.softmax_scale)
+        return RotaryTables(
+            q,
+            k,
+            self,
+            frequencies.attention_factor,
+            frequencies.softmax_scale,
+            (q_pos, k_pos),
+        )
 
     def at_length(self, length: int) -> "Rope":
         """The value for sequences of `length`; the same one unless the method depends on it."""
@@ -99,20 +105,3 @@ class Rope:
         if at_length is None:
             return self
         return replace(self, scaling=at_length(length))
-
-
-def rerotate(k: Tensor, positions: Tensor, old: Rope, new: Rope) -> Tensor:
-    """Move keys rotated under `old` at `positions` to `new`, in one rotation by the difference.
-
-    >>> k = rerotate(k, positions, rope, rope.at_length(8192))
-    """
-    same = ("head_dim", "pairing", "rotary_dim", "placement")
-    if any(getattr(old, name) != getattr(new, name) for name in same):
-        raise ValueError(f"keys of {old} cannot become keys of {new}: {', '.join(same)} must agree")
-    positions = check_positions(positions, num_tokens=k.shape[-2])
-    host = host_for(k.device)
-    before, after = old.frequencies(host), new.frequencies(host)
-    turn = after.inv_freq.double() - before.inv_freq.double()
-    angle = angles(rows(positions).to(host), turn)
-    factor = after.attention_factor / before.attention_factor
-    return rotate(k, table_from_angles(angle, new, factor, torch.float32, k.device))

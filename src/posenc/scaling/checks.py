@@ -28,6 +28,11 @@ def check_length(scaling: Any) -> None:
         raise ValueError(
             f"{type(scaling).__name__}: original_length must be an int of at least 2, got {length!r}"
         )
+    current = getattr(scaling, "length", None)
+    if current is not None and (isinstance(current, bool) or not isinstance(current, int)):
+        raise ValueError(
+            f"{type(scaling).__name__}: length must be an int or None, got {current!r}"
+        )
 
 
 def check_positive(scaling: Any, name: str) -> None:

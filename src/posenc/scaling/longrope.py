@@ -52,12 +52,16 @@ class LongRope:
                 raise ValueError(f"LongRope: {name} must list positive numbers, got {divisors}")
             object.__setattr__(self, name, divisors)
 
+    @property
+    def _is_long(self) -> bool:
+        return self.length is not None and self.length > self.original_length
+
     def at_length(self, length: int) -> "LongRope":
         """The method for sequences of `length`: the long list beyond the original length."""
         return replace(self, length=length if length > self.original_length else None)
 
     def __call__(self, spectrum: Spectrum) -> Frequencies:
-        name = "short_factor" if self.length is None else "long_factor"
+        name = "long_factor" if self._is_long else "short_factor"
         divisors = getattr(self, name)
         if len(divisors) != spectrum.per_radian.numel():
             raise ValueError(
@@ -69,7 +73,7 @@ class LongRope:
         return Frequencies(1.0 / (per_pair * spectrum.per_radian), self._attention_factor())
 
     def _attention_factor(self) -> float:
-        own = self.short_attention_factor if self.length is None else self.long_attention_factor
+        own = self.long_attention_factor if self._is_long else self.short_attention_factor
         given = own if own is not None else self.attention_factor
         if given is not None:
             return given

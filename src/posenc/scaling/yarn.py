@@ -61,6 +61,10 @@ class Yarn:
     def __post_init__(self) -> None:
         _check_ramp(self)
         check_positive(self, "attention_factor")
+        for name in ("mscale", "mscale_all_dim"):
+            value = getattr(self, name)
+            if value is not None and not (is_number(value) and value >= 0):
+                raise ValueError(f"Yarn: {name} must be 0 or more, got {value!r}")
 
     def __call__(self, spectrum: Spectrum) -> Frequencies:
         all_dim = self._amplitude(self.mscale_all_dim or 0.0)
@@ -105,7 +109,7 @@ def _check_ramp(scaling: NTKByParts | Yarn) -> None:
     check_factor(scaling)
     check_length(scaling)
     fast, slow = scaling.beta_fast, scaling.beta_slow
-    if not (is_number(fast) and is_number(slow) and fast > slow > 0):
+    if not (is_number(fast) and is_number(slow) and fast >= slow > 0):
         raise ValueError(
-            f"{type(scaling).__name__}: beta_fast > beta_slow > 0 is needed, got {fast} and {slow}"
+            f"{type(scaling).__name__}: beta_fast >= beta_slow > 0 is needed, got {fast} and {slow}"
         )

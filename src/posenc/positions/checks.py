@@ -1,11 +1,4 @@
-"""Positions: integer coordinates of tokens, always explicit, never inferred from storage.
-
-A position is an integer tensor `[T]` or `[B, T]`; with several axes a last dimension is added,
-`[T, A]` or `[B, T, A]`. Every encoding takes them, so packed documents, padding, prefixes and
-cached decoding are all the same call with other positions.
-"""
-
-from collections.abc import Sequence
+"""Checks at the boundary: dtype, shape and range of positions, with what was given in the error."""
 
 import torch
 from torch import Tensor
@@ -14,66 +7,12 @@ __all__ = [
     "assert_on_device",
     "check_positions",
     "check_range",
-    "from_lengths",
-    "from_padding_mask",
-    "grid",
+    "host_all",
     "query_key_positions",
-    "sequence",
 ]
 
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 REAL_DTYPES = (torch.float32, torch.float64)
-
-
-def sequence(length: int, *, start: int = 0, device: torch.device | str | None = None) -> Tensor:
-    """Consecutive positions `start, start + 1, …` as int64 `[length]`.
-
-    >>> sequence(3, start=5)
-    tensor([5, 6, 7])
-    """
-    if length < 1:
-        raise ValueError(f"length must be at least 1, got {length}")
-    return torch.arange(start, start + length, dtype=torch.int64, device=device)
-
-
-def from_padding_mask(mask: Tensor, *, padding: int = -1) -> Tensor:
-    """Positions that count real tokens only: left, right or scattered padding, `[B, T]`.
-
-    `mask` is 1 (or True) at real tokens. Padding gets the position `padding`; −1 is what
-    `Learned(..., offset=...)` maps to the row before its first one (RoBERTa, OPT).
-
-    >>> from_padding_mask(torch.tensor([[0, 0, 1, 1, 1]]))
-    tensor([[-1, -1,  0,  1,  2]])
-    """
-    real = mask.to(torch.int64)
-    if mask.is_floating_point() or not _host_all((real == 0) | (real == 1)):
-        raise ValueError(f"a padding mask holds 0 and 1 (or bools), got dtype {mask.dtype}, {mask}")
-    return torch.where(real == 1, real.cumsum(-1) - 1, padding)
-
-
-def from_lengths(
-    lengths: Sequence[int], *, device: torch.device | str | None = None
-) -> tuple[Tensor, Tensor]:
-    """Positions and segments of documents packed into one row, each `[sum(lengths)]`.
-
-    >>> from_lengths([3, 2])
-    (tensor([0, 1, 2, 0, 1]), tensor([0, 0, 0, 1, 1]))
-    """
-    if not lengths or any(n < 1 for n in lengths):
-        raise ValueError(f"lengths must be positive, one for each document, got {list(lengths)}")
-    positions = torch.cat([sequence(n, device=device) for n in lengths])
-    counts = torch.tensor(lengths, device=device)
-    return positions, torch.arange(len(lengths), device=device).repeat_interleave(counts)
-
-
-def grid(height: int, width: int, *, device: torch.device | str | None = None) -> Tensor:
-    """(row, column) of every cell in row-major order, `[height * width, 2]`.
-
-    >>> grid(2, 2).tolist()
-    [[0, 0], [0, 1], [1, 0], [1, 1]]
-    """
-    rows, columns = sequence(height, device=device), sequence(width, device=device)
-    return torch.cartesian_prod(rows, columns)
 
 
 def check_positions(
@@ -150,18 +89,20 @@ def query_key_positions(
                 f"this encoding needs positions with {num_axes} axes, [..., T, {num_axes}]; "
                 "give k_pos (posenc.positions.grid makes them for a window)"
             )
-        k_pos = sequence(num_keys, device=device)
+        k_pos = torch.arange(num_keys, device=device)
     axes = {"num_axes": num_axes, "real": real}
     k_pos = check_positions(k_pos, num_tokens=num_keys, name="k_pos", **axes)
     if q_pos is None:
         if num_queries > num_keys:
             raise ValueError(f"{num_queries} queries but {num_keys} keys: give q_pos and k_pos")
+        if num_queries == num_keys:
+            return k_pos, k_pos  # one tensor: tables are made once
         token_dim = -1 if num_axes == 1 else -2
         q_pos = k_pos.narrow(token_dim, num_keys - num_queries, num_queries)
     return check_positions(q_pos, num_tokens=num_queries, name="q_pos", **axes), k_pos
 
 
-def _host_all(condition: Tensor) -> bool:
+def host_all(condition: Tensor) -> bool:
     """Whether the condition holds, for tensors whose values the host can read for free."""
     if condition.device.type != "cpu" or torch.compiler.is_compiling():
         return True

@@ -1,0 +1,88 @@
+"""Tensor parallelism: the part of a scheme that a rank with some of the heads needs.
+
+Whatever is indexed by head (slopes, bias tables, learned scales) must be read at the head's place in
+the whole model. Slopes made anew for 4 heads of 8 are other slopes.
+"""
+
+from dataclasses import fields, replace
+
+from torch import Tensor, nn
+
+from posenc.contracts import LogitBias, Scheme
+from posenc.query_scale import LearnedLogScale
+
+__all__ = ["HeadSlice", "QueryScaleSlice", "heads_of_rank"]
+
+
+class HeadSlice(LogitBias):
+    """`bias` for its heads `start` … `start + count − 1`, as a bias of `count` heads.
+
+    >>> HeadSlice(Alibi(8), 4, 4)                     # the second of two ranks
+    >>> attention(q, k, v, scheme=Scheme(bias=HeadSlice(T5Bias(12), start=6, count=6)))
+
+    It holds the whole bias, so parameters keep their names under `bias.` and gradients reach the
+    rows of these heads alone.
+    """
+
+    def __init__(self, bias: LogitBias, start: int, count: int) -> None:
+        super().__init__(count)
+        _check_slice(start, count, bias.num_heads)
+        self.bias, self.start = bias, start
+        self.num_axes, self.by_distance = bias.num_axes, bias.by_distance
+
+    def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return self.bias.value(head + self.start, q_pos, k_pos)
+
+    def extra_repr(self) -> str:
+        return f"heads {self.start} to {self.start + self.num_heads - 1} of {self.bias.num_heads}"
+
+
+class QueryScaleSlice(nn.Module):
+    """A learned query scale for its heads `start` … `start + count − 1`."""
+
+    def __init__(self, query_scale: LearnedLogScale, start: int, count: int) -> None:
+        super().__init__()
+        _check_slice(start, count, query_scale.num_heads)
+        self.query_scale, self.start, self.num_heads = query_scale, start, count
+
+    def factors(self, q_pos: Tensor) -> Tensor:
+        """`[Q]` or `[B, Q]` positions -> `[B|1, count, Q]`."""
+        return self.query_scale.factors(q_pos)[:, self.start : self.start + self.num_heads]
+
+
+def heads_of_rank(scheme: Scheme, num_heads: int, rank: int, num_ranks: int) -> Scheme:
+    """The scheme of one of `num_ranks` ranks that share `num_heads` query heads equally.
+
+    >>> local = heads_of_rank(Scheme(bias=Alibi(12)), num_heads=12, rank=1, num_ranks=3)
+    >>> out = attention(q_local, k_local, v_local, scheme=local)  # [B, 4, T, D]
+
+    What no head index enters (rotation, additive encodings, shared vectors) is the same on every
+    rank. Raises ValueError where the heads do not divide, where a part was made for another number
+    of heads, and for parts with heads of their own that cannot be cut here (a rotation learned per
+    head).
+    """
+    if num_ranks < 1 or num_heads % num_ranks or not 0 <= rank < num_ranks:
+        raise ValueError(
+            f"num_heads {num_heads} must divide over num_ranks {num_ranks}, with rank below it; "
+            f"got rank {rank}"
+        )
+    for field in fields(scheme):
+        of_part = getattr(getattr(scheme, field.name), "num_heads", None)
+        if of_part not in (None, num_heads):
+            raise ValueError(f"{field.name}= was made for {of_part} heads, not {num_heads}")
+        if of_part is not None and field.name not in ("bias", "query_scale"):
+            raise ValueError(f"{field.name}= has heads of its own and cannot be cut: {scheme}")
+    count = num_heads // num_ranks
+    start, bias, query_scale = rank * count, scheme.bias, scheme.query_scale
+    if bias is not None:
+        bias = HeadSlice(bias, start, count)
+    if isinstance(query_scale, LearnedLogScale):
+        query_scale = QueryScaleSlice(query_scale, start, count)
+    return replace(scheme, bias=bias, query_scale=query_scale)
+
+
+def _check_slice(start: int, count: int, num_heads: int) -> None:
+    if start < 0 or count < 1 or start + count > num_heads:
+        raise ValueError(
+            f"heads {start} to {start + count - 1} were asked for of {num_heads} heads"
+        )
