@@ -40,12 +40,12 @@ class CellStore:
         self.settings = settings
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The finished cell, or None; a file that is no JSON object counts as not finished."""
+        """The finished cell, or None; a file that is no result counts as not finished."""
         try:
             cell = json.loads(self._path(key).read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
+        except (OSError, ValueError):
             return None
-        return cell if isinstance(cell, dict) else None
+        return cell if isinstance(cell, dict) and "row" in cell else None
 
     def put(self, key: str, cell: dict[str, Any]) -> None:
         """Keep a finished cell."""

@@ -1,0 +1,105 @@
+"""An answer of `posenc choose`, for people and for programs."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+
+from posenc.report.choose import Answer, Choice, Reason
+from posenc.report.memory import ASSUMPTIONS
+from posenc.report.tables import bytes_text
+
+__all__ = ["as_dict", "print_answer"]
+
+SHOWN = 3  # reasons of one choice on the terminal; --json has all
+COLOURS = {"holds": "green", "degrades": "yellow", "not measured": "dim", "fails": "red"}
+
+
+def as_dict(answer: Answer) -> dict[str, Any]:
+    """Everything, in plain data."""
+    request = answer.request
+    return {
+        "request": {
+            "max_length": request.max_length,
+            "train_length": request.train_length,
+            "checkpoint": request.checkpoint,
+            "task": request.task,
+            "memory_bytes": request.memory_bytes,
+        },
+        "ranked": [_choice_dict(choice) for choice in answer.ranked],
+        "ruled_out": [{"option": name, **asdict(reason)} for name, reason in answer.ruled_out],
+        "notes": answer.notes,
+        "memory_assumes": f"{ASSUMPTIONS}; {request.model.member}",
+    }
+
+
+def print_answer(answer: Answer, console: Console) -> None:
+    """The ranked list, each choice with its reasons and where they stand."""
+    request = answer.request
+    console.print(
+        f"[bold]Reading {request.max_length} tokens after training at {request.train_length}[/] "
+        f"({request.ratio:.3g} L), checkpoint {request.checkpoint}, {request.task}",
+        highlight=False,
+    )
+    for choice in answer.ranked:
+        _print_choice(choice, console)
+    if answer.ruled_out:
+        console.print("[bold]Ruled out[/]")
+    for name, reason in answer.ruled_out:
+        _indented(f"{escape(name)}: {_line(reason)}", console)
+    for note in answer.notes:
+        console.print(f"• {escape(note)}", highlight=False)
+    console.print(LEGEND, style="dim", highlight=False)
+    console.print(f"Memory: {ASSUMPTIONS}; {request.model.member}.", style="dim", highlight=False)
+
+
+LEGEND = (
+    "holds, degrades, fails: up to 0.1, up to 0.3, over 0.3 nats (or shares of accuracy) worse than "
+    "the best row of the same table at its trained length."
+    "\nThe median over tables ranks; equals share a rank."
+    "\nGrades: P read in the paper, D derived from its data, S transcribed, M from memory."
+)
+
+
+def _print_choice(choice: Choice, console: Console) -> None:
+    option, colour = choice.option, COLOURS[choice.verdict]
+    training = {"none": "no training", "fine-tuning": "needs fine-tuning"}.get(
+        option.training, option.training
+    )
+    score = "" if choice.score is None else f" ({choice.score:+.2f})"
+    console.print(
+        f"{choice.rank}. [bold]{escape(option.title)}[/]: [{colour}]{choice.verdict}[/]{score}; "
+        f"{training}; memory {bytes_text(choice.memory.total)}",
+        highlight=False,
+    )
+    _indented(f"[cyan]{escape(choice.how)}[/]", console)
+    if option.caveat:
+        _indented(f"but {escape(option.caveat)}", console)
+    for reason in choice.reasons[: 1 if choice.verdict == "fails" else SHOWN]:
+        _indented(f"• {_line(reason)}", console)
+
+
+def _indented(text: str, console: Console) -> None:
+    console.print(Padding(text, (0, 0, 0, 3)), highlight=False)
+
+
+def _line(reason: Reason) -> str:
+    aside = "" if reason.counted else "(not counted) "
+    return f"{escape(aside + reason.text)} [dim]→ {escape(reason.pointer)}[/]"
+
+
+def _choice_dict(choice: Choice) -> dict[str, Any]:
+    return {
+        "rank": choice.rank,
+        "option": choice.option.name,
+        "title": choice.option.title,
+        "verdict": choice.verdict,
+        "score": choice.score,
+        "training": choice.option.training,
+        "how": choice.how,
+        "caveat": choice.option.caveat,
+        "memory_bytes": {**asdict(choice.memory), "total": choice.memory.total},
+        "reasons": [asdict(reason) for reason in choice.reasons],
+    }

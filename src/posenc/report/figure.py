@@ -1,0 +1,206 @@
+"""One picture of a record: what each row reads beyond its trained length, and what it costs.
+
+Colours are Okabe and Ito's, which people with any colour vision can tell apart; every line is named
+where it ends, so that nobody has to match a legend.
+"""
+
+import io
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from posenc.report.summary import Point, row_points
+
+__all__ = ["draw", "png"]
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, RED, PURPLE, GREY = "#C9B800", "#0072B2", "#D55E00", "#CC79A7", "#777777"
+COLOURS = {  # of encodings; the ways to read one share its colour
+    "none": GREY,
+    "sinusoidal": ORANGE,
+    "learned": PURPLE,
+    "t5": SKY,
+    "alibi": GREEN,
+    "rope": RED,
+    "rope+window": BLACK,
+    "learned-scale-rope": BLUE,
+    "learned+rope": "#8A4A7A",
+}
+DASHES: dict[str, Any] = {  # of the ways to read one
+    "linear": (0, (1, 1.2)),
+    "ntk": "--",
+    "yarn": "-.",
+    "window": ":",
+    "gaps": (0, (7, 2)),
+}
+SPARE = (YELLOW, BLUE, BLACK)
+RC: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
+
+
+def png(record: dict[str, Any], *, dpi: int = 150) -> bytes:
+    """The picture as the bytes of a PNG file."""
+    buffer = io.BytesIO()
+    draw(record).savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()
+
+
+def draw(record: dict[str, Any]) -> Figure:
+    """A panel for each part that the record has."""
+    import matplotlib as mpl  # noqa: PLC0415  only the settings, for the time of drawing
+
+    parts = [part for part in ("extrapolation", "cost") if part in record]
+    widths = {"extrapolation": 8.2, "cost": 5.8}
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(sum(widths[p] for p in parts) or 6, 6), layout="constrained")
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(
+            1, max(len(parts), 1), squeeze=False, width_ratios=[widths[p] for p in parts] or None
+        )[0]
+        for part, axes in zip(parts, panels, strict=False):
+            (_extrapolation if part == "extrapolation" else _cost)(axes, record[part])
+        engine = figure.get_layout_engine()
+        assert engine is not None
+        engine.set(rect=(0, 0.03, 1, 0.97))  # pyright: ignore[reportCallIssue]  room for the origin
+        figure.text(0.995, 0.004, _origin(record), ha="right", va="bottom", size=6.5, color=GREY)
+    return figure
+
+
+def _origin(record: dict[str, Any]) -> str:
+    here = record["machine"]
+    commit = f", commit {here['commit']}" if here.get("commit") else ""
+    return f"posenc {record['posenc']}{commit}; torch {here['torch']}; {here['processor']}"
+
+
+def _extrapolation(axes: Axes, part: dict[str, Any]) -> None:
+    length, contexts = part["train_length"], part["contexts"]
+    rows = {name: row_points(row) for name, row in part["rows"].items()}
+    rows = {name: points for name, points in rows.items() if points}
+    for name, points in rows.items():
+        _line(axes, name, points)
+    axes.axvspan(min(contexts) * 0.9, length, color="#000000", alpha=0.05, lw=0)
+    axes.axvline(length, color=GREY, lw=1)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(min(contexts) * 0.9, max(contexts) * 1.02)
+    axes.xaxis.set_major_locator(FixedLocator(contexts))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda c, _: f"{c:g}\n{c / length:g} L"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("context before the scored bytes")
+    axes.set_ylabel("nats per byte (lower is better)")
+    axes.grid(axis="y", color="#DDDDDD", lw=0.6)
+    axes.set_title(f"Trained at L = {length}, read further", loc="left", weight="bold")
+    low, high = axes.get_ylim()
+    axes.text(length, high, " trained length", va="top", ha="left", size=8, color=GREY)
+    _end_labels(axes, rows, low, high)
+
+
+def _style(name: str) -> tuple[str, Any]:
+    """Colour of the encoding and dashes of the reading; a fine-tuned row is blue."""
+    plain, *tuned = name.split(", ")
+    base, _, reading = plain.partition("+")
+    if plain in COLOURS:
+        base = plain
+    spare = SPARE[sum(map(ord, base)) % len(SPARE)]
+    colour = BLUE if tuned else COLOURS.get(base, spare)
+    return colour, DASHES.get(reading, "-")
+
+
+def _line(axes: Axes, name: str, points: dict[int, Point]) -> None:
+    colour, dashes = _style(name)
+    contexts, nats = list(points), [point.nats for point in points.values()]
+    axes.plot(contexts, nats, color=colour, ls=dashes, lw=1.8, marker="o", ms=3.2, zorder=3)
+    spreads = [point.spread for point in points.values()]
+    if all(spread is not None for spread in spreads):
+        low = [n - (s or 0.0) for n, s in zip(nats, spreads, strict=True)]
+        high = [n + (s or 0.0) for n, s in zip(nats, spreads, strict=True)]
+        axes.fill_between(contexts, low, high, color=colour, alpha=0.15, lw=0, zorder=2)
+
+
+def _end_labels(axes: Axes, rows: dict[str, dict[int, Point]], low: float, high: float) -> None:
+    """Names at the right edge, pushed apart, each tied to the end of its line; stops are marked."""
+    farthest = max(max(points) for points in rows.values())
+    ends = {name: points[max(points)].nats for name, points in rows.items()}
+    ends = {name: nats for name, nats in ends.items() if farthest in rows[name]}
+    gap = (high - low) / 26
+    for name, height in _spread_out(ends, gap).items():
+        colour, _ = _style(name)
+        axes.annotate(
+            f"{name}  {ends[name]:.2f}",
+            xy=(farthest, ends[name]),
+            xytext=(farthest * 1.16, height),
+            color=colour,
+            va="center",
+            size=9,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour,
+                "lw": 0.7,
+                "shrinkA": 1,
+                "shrinkB": 2,
+                "relpos": (0, 0.5),
+            },
+        )
+    for name, points in rows.items():
+        if farthest not in points:
+            _mark_stop(axes, name, points)
+
+
+def _mark_stop(axes: Axes, name: str, points: dict[int, Point]) -> None:
+    last = max(points)
+    colour, _ = _style(name)
+    axes.plot([last], [points[last].nats], marker="x", ms=9, mew=2, color=colour, zorder=4)
+    axes.annotate(
+        f"{name} stops",
+        (last, points[last].nats),
+        textcoords="offset points",
+        xytext=(-6, 7),
+        ha="right",
+        color=colour,
+        size=9,
+    )
+
+
+def _spread_out(heights: dict[str, float], gap: float) -> dict[str, float]:
+    """The same order, neighbours at least `gap` apart, moved as little as a few passes manage."""
+    order = sorted(heights, key=lambda name: heights[name])
+    placed = [heights[name] for name in order]
+    for _ in range(200):
+        for i in range(len(placed) - 1):
+            short = gap - (placed[i + 1] - placed[i])
+            if short > 1e-9:
+                placed[i] -= short / 2
+                placed[i + 1] += short / 2
+    return dict(zip(order, placed, strict=True))
+
+
+def _cost(axes: Axes, part: dict[str, Any]) -> None:
+    rows = {name: row for name, row in part["rows"].items() if "refused" not in row}
+    size, names = part["settings"]["size"], list(rows)
+    for kind, label, colour, offset in (
+        ("forward", "forward", BLUE, -0.14),
+        ("training", "forward and backward", ORANGE, 0.14),
+    ):
+        ratios = [rows[name][kind]["ratio"] for name in names]
+        middle = [ratio["median"] for ratio in ratios]
+        below = [ratio["median"] - ratio["p10"] for ratio in ratios]
+        above = [ratio["p90"] - ratio["median"] for ratio in ratios]
+        heights = [index + offset for index in range(len(names))]
+        axes.errorbar(
+            middle, heights, xerr=[below, above], fmt="o", ms=5, color=colour, elinewidth=1.4,
+            capsize=2, label=label,
+        )  # fmt: skip
+    axes.axvline(1, color=GREY, lw=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlim(left=0)
+    axes.grid(axis="x", color="#DDDDDD", lw=0.6)
+    axes.set_xlabel("time / time without encoding (median, 80% of rounds)")
+    axes.legend(frameon=False, loc="upper right", fontsize=9)
+    axes.set_title(
+        f"Cost at batch {size['batch_size']}, length {size['length']}, width {size['dim']}",
+        loc="left",
+        weight="bold",
+    )
