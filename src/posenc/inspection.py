@@ -1,0 +1,195 @@
+"""What a config says about positions, in numbers, and the known mistakes that it makes."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc.interop.checkpoints.conversion import METADATA_KEY
+from posenc.interop.checkpoints.files import read_header
+from posenc.interop.hf import ConfigError, scheme_from_config
+from posenc.interop.mistakes import Warned, warnings_about
+from posenc.interop.model_scheme import ModelScheme
+
+__all__ = ["Facts", "RotationFacts", "config_path", "inspect", "raw_config", "supported_length"]
+
+FARTHEST = 1 << 23  # where the search for the supported length stops
+
+
+@dataclass(frozen=True)
+class RotationFacts:
+    """One rotation of a model. Lengths are in tokens; `supported_length` None: beyond the search."""
+
+    layers: str
+    method: str
+    base: float | None
+    pairing: str
+    head_dim: int
+    rotary_dim: int
+    placement: str
+    attention_factor: float
+    softmax_scale: float
+    wavelengths: tuple[float, ...]
+    num_incomplete: int | None
+    supported_length: int | None
+    value: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that `posenc inspect` prints."""
+
+    model_type: str
+    num_layers: int
+    num_rotating: int
+    trained_length: int | None
+    max_length: int | None
+    rotations: tuple[RotationFacts, ...]
+    other: tuple[str, ...]
+    warnings: tuple[Warned, ...]
+    notes: tuple[str, ...]
+    defaults_used: Mapping[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def inspect(source: Mapping[str, Any] | str | Path) -> Facts:
+    """What the config of a model says about positions.
+
+    >>> inspect("llama/config.json").rotations[0].supported_length
+
+    An object, a folder, a config.json, a params.json or a .gguf file. Raises ConfigError where it
+    is not understood.
+    """
+    model = scheme_from_config(source)
+    raw = raw_config(source)
+    length = model.max_length or model.original_length
+    reached = model if length is None else model.at_length(length)
+    other = {
+        f"{field}: {value!r}"
+        for scheme in model.layers
+        for field in ("bias", "relative", "query_scale")
+        if (value := getattr(scheme, field)) is not None
+    }
+    additive = () if model.additive is None else (f"added to embeddings: {model.additive!r}",)
+    return Facts(
+        model.model_type,
+        len(model.layers),
+        sum(scheme.rotary is not None for scheme in model.layers),
+        model.original_length,
+        model.max_length,
+        tuple(_rotation_facts(reached, model.original_length)),
+        (*additive, *sorted(other)),
+        (*warnings_about(raw, model), *_converted(source, model)),
+        model.notes,
+        dict(model.defaults_used),
+    )
+
+
+def supported_length(inv_freq: Tensor, *, limit: int = FARTHEST) -> int | None:
+    """The longest text whose distances the base can tell from noise, or None beyond `limit`.
+
+    >>> supported_length(Rope(128, base=10_000.0).frequencies().inv_freq)
+
+    Men et al. 2024 (arXiv 2405.14591): a key like the query is preferred to a random one while
+    B(m) = Σᵢ cos(m·θᵢ) ≥ 0, so the length is the first m where B falls below 0.
+    """
+    theta = inv_freq.detach().double().cpu()
+    block = 4096
+    inside = torch.arange(block, dtype=torch.float64) * theta[:, None]
+    within = torch.cat((inside.cos(), -inside.sin()))  # cos(a + b) = cos a cos b - sin a sin b
+    for first in range(0, limit, 64 * block):
+        starts = torch.arange(first, first + 64 * block, block, dtype=torch.float64)
+        angle = starts[:, None] * theta
+        sums = (torch.cat((angle.cos(), angle.sin()), 1) @ within).flatten()
+        below = (sums < 0).nonzero()
+        if len(below):
+            return first + int(below[0])
+    return None
+
+
+def _converted(source: Mapping[str, Any] | str | Path, model: ModelScheme) -> list[Warned]:
+    """Weights that `posenc convert` left in another pairing than their config's code rotates."""
+    if isinstance(source, Mapping) or not Path(source).is_dir():
+        return []
+    first = next(iter(sorted(Path(source).glob("*.safetensors"))), None)
+    said = None if first is None else read_header(first).metadata.get(METADATA_KEY)
+    ropes: list[Any] = [x.rotary for x in model.layers if x.rotary is not None]
+    if said is None or all(rope.pairing == said for rope in ropes):
+        return []
+    text = (
+        f"the weights were converted to {said} pairs, which no key of the config says: "
+        f"{model.model_type} code rotates {ropes[0].pairing} pairs unless it is told (set_rope)"
+    )
+    return [Warned("converted-weights", text, "rasbt/LLMs-from-scratch#747")]
+
+
+def raw_config(source: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
+    """The config as it stands, empty where it is no JSON (a .gguf header)."""
+    if isinstance(source, Mapping):
+        return source
+    path = config_path(Path(source))
+    return {} if path.suffix == ".gguf" else json.loads(path.read_text("utf-8"))
+
+
+def config_path(path: Path) -> Path:
+    """The config of a model's folder, or the file itself."""
+    if not path.is_dir():
+        return path
+    for name in ("config.json", "params.json"):
+        if (path / name).is_file():
+            return path / name
+    raise ConfigError(f"{path} holds neither config.json nor params.json")
+
+
+def _rotation_facts(model: ModelScheme, trained: int | None) -> list[RotationFacts]:
+    layers: dict[Any, list[int]] = {}
+    for index, scheme in enumerate(model.layers):
+        if scheme.rotary is not None:
+            layers.setdefault(scheme.rotary, []).append(index)
+    return [_facts_of(rope, indices, trained) for rope, indices in layers.items()]
+
+
+def _facts_of(rotary: Any, layers: list[int], trained: int | None) -> RotationFacts:
+    rope = getattr(rotary, "rope", rotary)  # M-RoPE wraps the rope that its pairs come from
+    frequencies = rope.frequencies()
+    turning = frequencies.inv_freq[frequencies.inv_freq > 0]
+    wavelengths = tuple((2 * math.pi / turning).tolist())
+    scaling = getattr(rope, "scaling", None)
+    return RotationFacts(
+        layers=ranges(layers),
+        method="plain" if scaling is None else type(scaling).__name__,
+        base=getattr(rope, "base", None),
+        pairing=rope.pairing,
+        head_dim=rope.head_dim,
+        rotary_dim=2 * frequencies.inv_freq.numel(),
+        placement=getattr(rope, "placement", "leading"),
+        attention_factor=frequencies.attention_factor,
+        softmax_scale=frequencies.softmax_scale,
+        wavelengths=wavelengths,
+        num_incomplete=None if trained is None else sum(w > trained for w in wavelengths),
+        supported_length=supported_length(turning),
+        value=repr(rotary),
+    )
+
+
+def ranges(numbers: list[int]) -> str:
+    """Layer numbers, short.
+
+    >>> ranges([0, 1, 2, 4])
+    '0-2, 4'
+    """
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)

@@ -1,0 +1,173 @@
+"""Reading and writing safetensors files one tensor at a time.
+
+The format: 8 bytes with the length of the header, a JSON header, the raw bytes of every tensor.
+Nothing here decodes a number, so every dtype passes through, including ones torch does not know.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+__all__ = ["CheckpointError", "Header", "Stored", "read_header", "rewrite"]
+
+MAX_HEADER = 100_000_000  # what the safetensors library accepts
+CHUNK = 1 << 22
+BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read or converted: names the file and the tensor."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One tensor in a file: `start` and `stop` count bytes from the end of the header."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a safetensors file says of itself."""
+
+    path: Path
+    tensors: tuple[Stored, ...]  # in the order of their bytes
+    metadata: Mapping[str, str]
+    data_start: int
+
+    def read(self, tensor: Stored) -> bytearray:
+        """The raw bytes of one tensor."""
+        with self.path.open("rb") as file:
+            file.seek(self.data_start + tensor.start)
+            return _exactly(file, tensor.num_bytes, self.path)
+
+
+def read_header(path: Path) -> Header:
+    """The checked header of a file: tensors must fill the rest of it without gap or overlap.
+
+    >>> [tensor.name for tensor in read_header(Path("model.safetensors")).tensors]
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or not 2 <= length <= min(size - 8, MAX_HEADER):
+            raise CheckpointError(
+                f"{path} is no safetensors file: its header cannot be {length} bytes"
+            )
+        try:
+            header = json.loads(file.read(length))
+        except ValueError as error:
+            raise CheckpointError(f"{path} is no safetensors file: {error}") from error
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path} is no safetensors file: its header is no JSON object")
+    metadata = header.pop("__metadata__", {})
+    tensors = [_stored(path, name, entry) for name, entry in header.items()]
+    ordered = tuple(sorted(tensors, key=lambda tensor: (tensor.start, tensor.stop)))
+    _check_contiguous(path, ordered, size - 8 - length)
+    return Header(path, ordered, metadata, 8 + length)
+
+
+def rewrite(
+    header: Header,
+    target: Path,
+    new_order: Callable[[Stored], Tensor | None],
+    *,
+    metadata: Mapping[str, str],
+) -> None:
+    """Write a new file with the same tensors, the rows of some in another order.
+
+    `new_order` gives which old row each new row of a tensor holds, or None where it stays. A tensor
+    that changes is read whole, one at a time; the others are copied in small pieces.
+    """
+    with header.path.open("rb") as source, target.open("xb") as out:
+        out.write(_encoded(header, metadata))
+        source.seek(header.data_start)
+        for tensor in header.tensors:
+            order = new_order(tensor)
+            if order is None:
+                _copy(source, out, tensor.num_bytes, header.path)
+            else:
+                _move(source, out, tensor.num_bytes, header.path, order)
+
+
+def _stored(path: Path, name: str, entry: Any) -> Stored:
+    try:
+        dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        counts = [*shape, start, stop]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: tensor {name!r} has no dtype, shape and offsets") from error
+    if not all(isinstance(n, int) and n >= 0 for n in counts) or start > stop:
+        raise CheckpointError(f"{path}: tensor {name!r} has shape {shape}, offsets {start}, {stop}")
+    bits = BITS.get(dtype)
+    if bits is not None and math.prod(shape) * bits // 8 != stop - start:
+        raise CheckpointError(
+            f"{path}: tensor {name!r} is {dtype} {list(shape)} but has {stop - start} bytes"
+        )
+    return Stored(name, dtype, shape, start, stop)
+
+
+def _check_contiguous(path: Path, tensors: tuple[Stored, ...], num_bytes: int) -> None:
+    position = 0
+    for tensor in tensors:
+        if tensor.start != position:
+            raise CheckpointError(
+                f"{path}: tensor {tensor.name!r} starts at byte {tensor.start}, expected {position}"
+            )
+        position = tensor.stop
+    if position != num_bytes:
+        raise CheckpointError(f"{path}: tensors take {position} bytes, the file holds {num_bytes}")
+
+
+def _encoded(header: Header, metadata: Mapping[str, str]) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    for tensor in header.tensors:
+        offsets = [tensor.start, tensor.stop]
+        entries[tensor.name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": offsets,
+        }
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the tensors start at a multiple of 8
+    return len(text).to_bytes(8, "little") + text
+
+
+def _copy(source: BinaryIO, out: BinaryIO, num_bytes: int, path: Path) -> None:
+    while num_bytes > 0:
+        piece = _exactly(source, min(num_bytes, CHUNK), path)
+        num_bytes -= len(piece)
+        out.write(piece)
+
+
+def _move(source: BinaryIO, out: BinaryIO, num_bytes: int, path: Path, order: Tensor) -> None:
+    data = _exactly(source, num_bytes, path)
+    rows = torch.frombuffer(data, dtype=torch.uint8).view(order.numel(), -1)
+    for some in order.split(max(1, CHUNK // rows.shape[1])):
+        out.write(rows[some].numpy().data)
+
+
+def _exactly(file: BinaryIO, num_bytes: int, path: Path) -> bytearray:
+    data = bytearray(num_bytes)
+    if file.readinto(data) != num_bytes:  # pyright: ignore[reportAttributeAccessIssue]
+        raise CheckpointError(f"{path} ends in the middle of a tensor")
+    return data

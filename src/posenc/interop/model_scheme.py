@@ -1,0 +1,122 @@
+"""How one whole model encodes position: what a config says, as values of this library."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posenc.additive import Learned, Sinusoidal
+from posenc.contracts import Scheme, add_encoding
+
+__all__ = ["LearnedPositions", "ModelScheme", "SinusoidalPositions"]
+
+
+@dataclass(frozen=True)
+class LearnedPositions:
+    """A learned table, described: its vectors are in the checkpoint, so none are made here.
+
+    >>> LearnedPositions(2048, 768, offset=2).build()       # OPT: 2,050 rows, the first two unused
+    Learned(2048, 768, offset=2)
+
+    `num_positions` counts the positions a text can have, without the rows below `offset`.
+    """
+
+    num_positions: int
+    dim: int
+    offset: int = 0
+    padding_idx: int | None = None
+
+    def build(self) -> Learned:
+        """The module, with `weight` to be loaded; leaves the random state alone."""
+        with torch.random.fork_rng(devices=[]):
+            return Learned(
+                self.num_positions, self.dim, offset=self.offset, padding_idx=self.padding_idx
+            )
+
+
+@dataclass(frozen=True)
+class SinusoidalPositions:
+    """Sinusoids whose first token stands at position `first` (2 in fairseq: after the padding row).
+
+    >>> positions = SinusoidalPositions(Sinusoidal(64, denominator="d-2"), first=2)
+    >>> positions.encode(torch.arange(3)).shape
+    torch.Size([3, 64])
+    """
+
+    encoding: Sinusoidal
+    first: int = 0
+
+    @property
+    def dim(self) -> int:
+        return self.encoding.dim
+
+    def encode(self, positions: Tensor) -> Tensor:
+        """`[T]` or `[B, T]` positions, from 0 -> `[..., T, dim]`."""
+        return self.encoding.encode(positions + self.first)
+
+    def __call__(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        return add_encoding(self, x, positions)
+
+
+@dataclass(frozen=True)
+class ModelScheme:
+    """Where position enters each layer of a model.
+
+    >>> model = ModelScheme("llama", (Scheme(rotary=Rope(64)),) * 16)
+    >>> model.scheme.rotary.base, model.uses_rope(3)
+    (10000.0, True)
+
+    Equal layers hold the same Scheme object. `additive` describes what is added to the embeddings.
+    `layer_types` are the config's names; `windows` are sliding windows in tokens, None where a
+    layer sees everything. `softmax_scale` is
+    the scale of q·k where the config fixes another one than 1/√head_dim. `encoder` is the encoder
+    of an encoder-decoder, `layers` then being its decoder. `used_keys` were read, `defaults_used`
+    are keys that the config leaves to the published code of its family, `notes` say what a scheme
+    cannot.
+    """
+
+    model_type: str
+    layers: tuple[Scheme, ...]
+    additive: LearnedPositions | SinusoidalPositions | None = None
+    layer_types: tuple[str | None, ...] = ()
+    windows: tuple[int | None, ...] = ()
+    softmax_scale: float | None = None
+    max_length: int | None = None
+    original_length: int | None = None
+    encoder: "ModelScheme | None" = None
+    used_keys: tuple[str, ...] = field(default=(), compare=False)
+    defaults_used: Mapping[str, Any] = field(
+        default_factory=lambda: MappingProxyType({}), compare=False, hash=False
+    )
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme of every layer, or a ValueError where layers differ."""
+        kinds = list(dict.fromkeys(map(id, self.layers)))
+        if len(kinds) != 1:
+            groups = [[i for i, x in enumerate(self.layers) if id(x) == kind] for kind in kinds]
+            listed = "; ".join(f"layers {group}" for group in groups)
+            raise ValueError(
+                f"the layers of this {self.model_type} do not share one scheme: {listed}. "
+                "Use layers[i]"
+            )
+        return self.layers[0]
+
+    def uses_rope(self, layer: int) -> bool:
+        """Whether this layer rotates its queries and keys."""
+        return self.layers[layer].rotary is not None
+
+    def at_length(self, length: int) -> "ModelScheme":
+        """For sequences of `length`: length-dependent methods set, everything else unchanged."""
+        made = {id(x): _at_length(x, length) for x in self.layers}
+        encoder = None if self.encoder is None else self.encoder.at_length(length)
+        return replace(self, layers=tuple(made[id(x)] for x in self.layers), encoder=encoder)
+
+
+def _at_length(scheme: Scheme, length: int) -> Scheme:
+    at_length = getattr(scheme.rotary, "at_length", None)
+    return scheme if at_length is None else replace(scheme, rotary=at_length(length))

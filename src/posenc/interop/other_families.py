@@ -1,0 +1,105 @@
+"""Families without rotation: learned tables, sinusoids, T5's bias, ALiBi, nothing at all.
+
+Options of a learned or sinusoidal family: `rows` and `dim` are keys (rows is the number of
+positions), `offset` rows come first, `padding` means RoBERTa's rule (the table counts the rows up
+to pad_token_id), `first` is the position of the first token, `encoder` the kind of the encoder.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from posenc.interop.families import Family
+
+__all__ = ["OTHER"]
+
+GPT2_NAMES = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer",
+              "num_attention_heads": "n_head", "max_position_embeddings": "n_positions"}  # fmt: skip
+T5_NAMES = {"hidden_size": "d_model", "num_hidden_layers": "num_layers",
+            "num_attention_heads": "num_heads"}  # fmt: skip
+DISTIL_NAMES = {"hidden_size": "dim", "num_hidden_layers": "n_layers",
+                "num_attention_heads": "n_heads"}  # fmt: skip
+BLOOM_NAMES = {"hidden_size": "n_embed", "num_hidden_layers": "n_layer",
+               "num_attention_heads": "n_head", "max_position_embeddings": "seq_length"}  # fmt: skip
+XLM_NAMES = {"hidden_size": "emb_dim", "num_hidden_layers": "n_layers"}
+SEQ2SEQ = {"hidden_size": "d_model"}
+
+
+def learned(aliases: dict[str, str] | None = None, **options: Any) -> Family:
+    return Family(position="learned", options=options, aliases=aliases or {})
+
+
+def sinusoids(**options: Any) -> Family:
+    names = {"hidden_size": "d_model"}
+    return Family(position="sinusoidal", options={"seq2seq": True, **options}, aliases=names)
+
+
+def many(names: str, family: Family) -> dict[str, Family]:
+    return dict.fromkeys(names.split(), family)
+
+
+BERT = learned()
+T5 = Family(position="t5", aliases=T5_NAMES)
+FAIRSEQ: dict[str, Any] = {"denominator": "d-2", "layout": "concatenated", "first": "padding"}
+MARIAN: dict[str, Any] = {"denominator": "d", "layout": "concatenated"}
+
+OTHER: dict[str, Family] = {
+    # A table -------------------------------------------------------------------------------------
+    **many(
+        "align_text_model bert bert-generation big_bird blip_text_model chinese_clip_text_model "
+        "clip_text_model clipseg_text_model dpr ernie flava_text_model fnet git "
+        "groupvit_text_model layoutlm megatron-bert metaclip_2_text_model mobilebert "
+        "owlv2_text_model owlvit_text_model roc_bert siglip2_text_model siglip_text_model "
+        "aimv2_text_model splinter tapas visual_bert xclip_text_model",
+        BERT,
+    ),
+    **many("albert convbert electra squeezebert", learned(dim="embedding_size")),
+    "rembert": learned(dim="input_embedding_size"),
+    "distilbert": learned(DISTIL_NAMES),
+    **many("gpt2 gpt-sw3 gpt_bigcode imagegpt decision_transformer openai-gpt",
+           learned(GPT2_NAMES)),
+    "gpt_neo": learned({"num_hidden_layers": "num_layers"}),
+    **many("xlm flaubert", learned(XLM_NAMES)),
+    **many("mra nystromformer yoso", learned(offset=2)),
+    **many("opt biogpt", learned(offset=2)),
+    **many("altclip_text_model bridgetower_text_model camembert clap_text_model data2vec-text ibert "
+           "longformer roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod",
+           learned(padding=True)),
+    **many("bart mbart mvp plbart", learned(SEQ2SEQ, offset=2, seq2seq=True)),
+    **many("bigbird_pegasus blenderbot blenderbot-small", learned(SEQ2SEQ, seq2seq=True)),
+    "whisper": learned(
+        SEQ2SEQ, rows="max_target_positions", seq2seq=True,
+        encoder={"denominator": "d-2", "layout": "concatenated", "rows": "max_source_positions"},
+    ),
+    # Sinusoids -----------------------------------------------------------------------------------
+    **many("marian pegasus", sinusoids(**MARIAN)),
+    "pegasus_x": sinusoids(denominator="d-2", layout="concatenated"),
+    **many("m2m_100 nllb-moe fsmt speech_to_text", sinusoids(**FAIRSEQ)),
+    "xglm": Family(position="sinusoidal", options={**FAIRSEQ, "first": 2},
+                   aliases={"hidden_size": "d_model", "num_hidden_layers": "num_layers"}),
+    "ctrl": Family(position="sinusoidal", options=MARIAN, aliases=GPT2_NAMES),
+    # T5's bias -----------------------------------------------------------------------------------
+    **many("t5 mt5 switch_transformers pop2piano", T5),
+    "umt5": replace(T5, options={"per_layer": True}),
+    "longt5": replace(T5, options={"local": "encoder_attention_type"}),
+    "pix2struct_text_model": Family(
+        position="t5", options={"decoder_only": True},
+        aliases={"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},
+    ),
+    "mpnet": Family(position="t5", options={"padding": True}),
+    # ALiBi ---------------------------------------------------------------------------------------
+    "bloom": Family(position="alibi", aliases=BLOOM_NAMES),
+    "mpt": Family(
+        position="alibi", options={"mpt": True},
+        aliases={"hidden_size": "d_model", "num_hidden_layers": "n_layers",
+                 "num_attention_heads": "n_heads", "max_position_embeddings": "max_seq_len"},
+    ),
+    # Order comes of the layers themselves --------------------------------------------------------
+    **many("jamba nemotron_h mamba mamba2 falcon_mamba", Family(position="none")),
+    # Named and refused ---------------------------------------------------------------------------
+    **many("deberta deberta-v2", Family(refuse="disentangled attention is not an encoding here")),
+    "musicgen_decoder": Family(refuse="its sinusoids put cosines first"),
+    "musicgen_melody_decoder": Family(refuse="its sinusoids put cosines first"),
+    "udop": Family(refuse="it adds biases of two further axes to T5's"),
+    "cpmant": Family(refuse="its buckets depend on segments too"),
+    **many("xlnet transfo-xl funnel", Family(refuse="Transformer-XL's relative positions")),
+}  # fmt: skip

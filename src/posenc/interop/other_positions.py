@@ -1,0 +1,154 @@
+"""Learned tables, sinusoids and T5's bias, from a config."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from posenc.additive import Sinusoidal
+from posenc.bias import T5Bias
+from posenc.contracts import Scheme
+from posenc.interop.alibi import MAX_HEADS, alibi_layers
+from posenc.interop.errors import about
+from posenc.interop.families import Family
+from posenc.interop.keys import Keys
+from posenc.interop.layers import MAX_LAYERS, num_layers
+from posenc.interop.model_scheme import LearnedPositions, ModelScheme, SinusoidalPositions
+
+__all__ = ["Parts", "other_parts"]
+
+MAX_BUCKETS, MAX_DISTANCE = 1024, 1 << 16  # bucket edges are exact integers: dear beyond this
+
+Additive = LearnedPositions | SinusoidalPositions
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a family without rotation has, before names and lengths are added."""
+
+    layers: tuple[Scheme, ...]
+    additive: Additive | None = None
+    encoder: ModelScheme | None = None
+    softmax_scale: float | None = None
+    max_length: int | None = None
+
+
+def other_parts(keys: Keys, family: Family, model_type: str) -> Parts:
+    """The parts of a family without rotation."""
+    if family.position == "none":
+        return Parts((Scheme(),) * num_layers(keys))
+    if family.position == "alibi":
+        return Parts(alibi_layers(keys, family))
+    if family.position == "t5":
+        return _t5(keys, family, model_type)
+    return _added(keys, family, model_type)
+
+
+# Added to embeddings ------------------------------------------------------------------------------
+
+
+def _added(keys: Keys, family: Family, model_type: str) -> Parts:
+    kind = keys.text("position_embedding_type")
+    if kind not in (None, "absolute"):
+        keys.fail("position_embedding_type", kind, "'absolute': vectors per distance are not read")
+    options = family.options
+    additive = _additive(keys, family.position, options)
+    length = _length(additive, keys, options)
+    if not options.get("seq2seq"):
+        return Parts((Scheme(),) * num_layers(keys), additive, max_length=length)
+    counts = {
+        side: keys.integer(f"{side}_layers", high=MAX_LAYERS) for side in ("encoder", "decoder")
+    }
+    own = options.get("encoder")
+    first = additive if own is None else _additive(keys, "sinusoidal", own)
+    encoder = ModelScheme(
+        model_type,
+        (Scheme(),) * counts["encoder"],
+        first,
+        max_length=length if own is None else _length(first, keys, own),
+    )
+    return Parts((Scheme(),) * counts["decoder"], additive, encoder, max_length=length)
+
+
+def _additive(keys: Keys, kind: str, options: Any) -> Additive:
+    dim = keys.integer(options.get("dim") or "hidden_size")
+    if kind == "learned":
+        return _table(keys, dim, options)
+    first = options.get("first", 0)
+    if first == "padding":  # fairseq: the row of padding, then the text
+        first = keys.integer("pad_token_id", low=0) + 1
+    with about("hidden_size"):
+        encoding = Sinusoidal(dim, denominator=options["denominator"], layout=options["layout"])
+    return SinusoidalPositions(encoding, first)
+
+
+def _table(keys: Keys, dim: int, options: Any) -> LearnedPositions:
+    rows = keys.integer(options.get("rows", "max_position_embeddings"))
+    if not options.get("padding"):
+        return LearnedPositions(rows, dim, options.get("offset", 0))
+    padding = keys.integer("pad_token_id", low=0)
+    if rows <= padding + 1:
+        expected = f"more rows than the {padding + 1} up to pad_token_id"
+        keys.fail("max_position_embeddings", rows, expected)
+    return LearnedPositions(rows - padding - 1, dim, padding + 1, padding)
+
+
+def _length(additive: Additive, keys: Keys, options: Any) -> int | None:
+    if isinstance(additive, LearnedPositions):
+        return additive.num_positions
+    rows = options.get("rows", "max_position_embeddings")
+    return keys.integer(rows) if rows in keys else None
+
+
+# T5 -----------------------------------------------------------------------------------------------
+
+
+def _t5(keys: Keys, family: Family, model_type: str) -> Parts:
+    """T5 uses no 1/√d; one bias for all layers of a stack (UMT5: one a layer)."""
+    options = family.options
+    if local := options.get("local"):
+        _only_local(keys, local)
+    if options.get("padding"):  # MPNet: BERT's scale, RoBERTa's table, and T5's bias
+        layers = _biased(keys, num_layers(keys), bidirectional=True)
+        table = _table(keys, keys.integer("hidden_size"), options)
+        return Parts(layers, table, max_length=table.num_positions)
+    if options.get("decoder_only"):
+        return Parts(_biased(keys, num_layers(keys), bidirectional=False), softmax_scale=1.0)
+    per_layer = bool(options.get("per_layer"))
+    count = num_layers(keys)
+    encoder = ModelScheme(
+        model_type, _biased(keys, count, True, per_layer), softmax_scale=1.0
+    )  # fmt: skip
+    if "num_decoder_layers" in keys:
+        count = keys.integer("num_decoder_layers", high=MAX_LAYERS)
+    return Parts(_biased(keys, count, False, per_layer), encoder=encoder, softmax_scale=1.0)
+
+
+def _only_local(keys: Keys, key: str) -> None:
+    kind = keys.text(key, ("local", "transient-global"))
+    if kind == "transient-global":
+        keys.fail(key, kind, "'local': the bias of global blocks is not supported")
+
+
+def _biased(
+    keys: Keys, count: int, bidirectional: bool, per_layer: bool = False
+) -> tuple[Scheme, ...]:
+    heads = keys.integer("num_attention_heads", high=MAX_HEADS)
+    buckets = _or_published(keys, "relative_attention_num_buckets", 32, MAX_BUCKETS)
+    distance = _or_published(keys, "relative_attention_max_distance", 128, MAX_DISTANCE)
+
+    def scheme() -> Scheme:
+        bias = T5Bias(
+            heads, num_buckets=buckets, max_distance=distance, bidirectional=bidirectional
+        )
+        return Scheme(bias=bias)
+
+    with about("relative_attention_num_buckets"), torch.random.fork_rng(devices=[]):
+        return tuple(scheme() for _ in range(count)) if per_layer else (scheme(),) * count
+
+
+def _or_published(keys: Keys, key: str, published: int, high: int) -> int:
+    if key in keys:
+        return keys.integer(key, high=high)
+    keys.read.defaults[keys.path + key] = published
+    return published
