@@ -1,0 +1,179 @@
+"""What cannot be meant is refused by name, and a fuzz of mutated configs."""
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from posenc.interop.hf import FAMILIES, ConfigError, ModelScheme, scheme_from_config
+
+CONFIGS = Path(__file__).with_name("configs")
+RAW = {path.stem: json.loads(path.read_text()) for path in sorted(CONFIGS.glob("*.json"))}
+
+
+def llama(section: dict[str, Any]) -> dict[str, Any]:
+    """A small Llama with this rope_scaling."""
+    return {
+        "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2,
+        "max_position_embeddings": 32768, "rope_theta": 10000.0, "rope_scaling": section,
+    }  # fmt: skip
+
+
+def read(name: str, **changes: Any) -> ModelScheme:
+    return scheme_from_config({**RAW[name], **changes})
+
+
+# What is refused ----------------------------------------------------------------------------------
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LISTS = {"rope_type": "longrope", "original_max_position_embeddings": 4096,
+         "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}  # fmt: skip
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"rope_scaling": {"type": "magic", "factor": 2.0}}, r"rope_scaling.type = 'magic'"),
+    (
+        {"rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 4.0}},
+        "keys that agree",
+    ),
+    ({"rope_scaling": {"type": "linear", "factor": 0.25}}, r"factor = 0.25: .* at least 1"),
+    ({"rope_scaling": {"type": "linear", "factor": "4"}}, r"factor = '4': expected a finite"),
+    ({"rope_scaling": {"type": "linear", "factor": True}}, "factor = True"),
+    ({"rope_scaling": {"type": "linear", "factor": math.nan}}, "factor = nan"),
+    ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
+    ({"rope_scaling": {**YARN, "atention_factor": 1.0}}, "atention_factor = 1.0: .* no such key"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "original_max.* is missing"),
+    ({"rope_scaling": {**YARN, "truncate": "no"}}, "truncate = 'no': expected true or false"),
+    ({"rope_scaling": LLAMA3}, "original_max_position_embeddings is missing"),
+    ({"rope_scaling": {**LISTS, "short_factor": [1.0] * 7}}, "8 entries.* not 7"),
+    ({"rope_scaling": {**LISTS, "long_factor": ["1"] * 8}}, "a list of finite numbers"),
+    ({"rope_scaling": {**LISTS, "factor": 16.0}}, "factor = 16.0: .* = 8: the"),
+    ({"rope_scaling": [1]}, r"rope_scaling = \[1\]: expected an object"),
+    ({"rope_scaling": None, "rope_parameters": {"sliding_attention": {}}}, "a layer type of this"),
+    ({"rope_scaling": YARN, "rope_parameters": {"rope_type": "default"}}, "keys that agree"),
+    ({"rope_theta": 0}, "rope_theta = 0: expected a finite number above 0"),
+    ({"rope_theta": -1e4}, "rope_theta = -10000.0"),
+    ({"rope_theta": True}, "rope_theta = True"),
+    ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "rope_theta = 10000.0: .* agree"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5: expected all 16 channels"),
+    ({"rotary_dim": 8}, "rotary_dim = 8"),
+    ({"hidden_size": 65}, "hidden_size = 65: expected a multiple of num_attention_heads = 4"),
+    ({"hidden_size": "64"}, "hidden_size = '64': expected a whole number"),
+    ({"head_dim": 15}, "an even number of rotated channels"),
+    ({"num_hidden_layers": 10**9}, "a whole number from 1 to 4096"),
+    ({"num_attention_heads": None}, "num_attention_heads is missing"),
+    ({"rope_ratio": 2}, "rope_ratio = 2: expected no such key"),
+    ({"alibi": True}, "alibi = True: expected no such key"),
+    ({"layer_types": ["full_attention"]}, "2 entries, one for each layer, not 1"),
+    ({"model_type": "nosuch"}, "model_type = 'nosuch': expected a family that is known"),
+    ({"model_type": "nanochat"}, "not supported: it turns pairs backwards"),
+    ({"model_type": 5}, "model_type = 5: expected a string"),
+    ({"model_type": None}, "model_type is missing"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_what_cannot_be_meant_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    config = {**llama({"type": "linear", "factor": 2.0}), **changes}
+    if "rope_scaling" not in changes:
+        config.pop("rope_scaling")
+    with pytest.raises(ConfigError, match=message):
+        scheme_from_config(config)
+    assert issubclass(ConfigError, ValueError)
+
+
+def test_a_family_without_a_published_width_asks_for_it() -> None:
+    config = {key: value for key, value in RAW["gpt-j-6b"].items() if key != "rotary_dim"}
+    with pytest.raises(ConfigError, match="rotary_dim is missing"):
+        scheme_from_config(config)
+    with pytest.raises(ConfigError, match=r"4096 .* or 5120"):
+        read("baichuan2-7b", hidden_size=2048)
+    with pytest.raises(ConfigError, match="model_type='chatglm2'"):
+        read("chatglm2-6b-32k", _name_or_path="")
+    unnamed = {**RAW["chatglm2-6b-32k"], "_name_or_path": ""}
+    rope: Any = scheme_from_config(unnamed, model_type="chatglm3").scheme.rotary
+    assert rope.base == 5e5
+
+
+# Mutated configs ----------------------------------------------------------------------------------
+
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 70000), st.sampled_from([10**30, -(10**30), 0.25, 4]),
+    st.floats(), st.text(max_size=5), st.lists(st.floats(-2, 9), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    st.sampled_from(["yarn", "linear", "longrope", "full_attention", "llama", "gemma3_text", "t5"]),
+)  # fmt: skip
+KEYS = sorted({key for config in RAW.values() for key in config} | {
+    "rope_parameters", "rope_type", "partial_rotary_factor", "qk_rope_head_dim", "alibi",
+    "layer_rope_theta", "mrope_section", "rotary_dim", "global_head_dim", "attn_layer_indices",
+})  # fmt: skip
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> dict[str, Any]:
+    """A real config with up to four keys changed, dropped, doubled or moved, at any depth."""
+    config: Any = copy.deepcopy(RAW[draw(st.sampled_from(sorted(RAW)))])
+    for _ in range(draw(st.integers(1, 4))):
+        place = config
+        while True:
+            inner = [key for key, value in place.items() if isinstance(value, dict)]
+            if not inner or draw(st.booleans()):
+                break
+            place = place[draw(st.sampled_from(inner))]
+        key = draw(st.sampled_from(sorted(place) or ["rope_theta"]))
+        match draw(st.integers(0, 4)):
+            case 0:
+                place.pop(key, None)
+            case 1:
+                place[key] = draw(JUNK)
+            case 2:
+                place[draw(st.sampled_from(KEYS))] = draw(JUNK)
+            case 3:
+                place["model_type"] = draw(st.sampled_from(sorted(FAMILIES)))
+            case _:
+                value = place.get(key)
+                number = isinstance(value, int | float) and not isinstance(value, bool)
+                place[key] = (
+                    value * draw(st.sampled_from([-1, 0, 0.5, 2, 1e9])) if number else [value]
+                )
+    return config
+
+
+def check_mutated(config: dict[str, Any]) -> None:
+    """A scheme with finite frequencies or a ConfigError, and the caller's object untouched."""
+    before = copy.deepcopy(config)
+    try:
+        model = scheme_from_config(config)
+    except ConfigError:
+        model = None
+    for scheme in set(model.layers) if model else ():
+        rotary: Any = scheme.rotary
+        assert rotary is None or rotary.frequencies().inv_freq.isfinite().all()
+    assert repr(config) == repr(before)  # NaN is not equal to itself
+
+
+FUZZ = {
+    "deadline": None,
+    "database": None,
+    "phases": (Phase.generate,),
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+@settings(max_examples=2000, **FUZZ)
+@given(mutated())
+def test_mutated_configs_are_read_or_refused(config: dict[str, Any]) -> None:
+    check_mutated(config)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@settings(max_examples=20_000, derandomize=False, **FUZZ)
+@given(mutated())
+def test_many_mutated_configs_are_read_or_refused(config: dict[str, Any]) -> None:
+    check_mutated(config)

@@ -1,0 +1,173 @@
+"""What `import posenc` loads, which way imports point, and what every module says it exports."""
+
+import ast
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import posenc
+
+ROOT = Path(posenc.__file__).parent
+HEAVY = ("matplotlib", "click", "rich", "transformers", "triton", "hypothesis", "pandas", "scipy")
+
+# What a layer may import: itself (within one package), and every layer above it in this list.
+LAYERS: list[set[str]] = [
+    {"positions", "masks", "frequencies"},
+    {"scaling"},
+    {"contracts"},
+    {"kernels"},
+    {"rotate"},
+    {"additive", "rotary", "bias", "relative", "query_scale"},
+    {"attention", "sharding"},
+    {"records", "registry"},
+    {"interop", "bench", "lab"},
+    {"report", "inspection"},
+    {"compare", "cli_models"},
+    {"cli"},
+    {"__main__"},
+]
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of the library: its dotted name and its file."""
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+MODULES = dict(modules())
+
+
+def unit(name: str) -> str:
+    """`posenc.bias.t5` -> `bias`; the package itself -> ``."""
+    return [*name.split("."), ""][1]
+
+
+def imported(path: Path) -> Iterator[tuple[str, ast.stmt]]:
+    """The modules of ours that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = [node.module or ""]
+            if node.module == "posenc":
+                names = [f"posenc.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "posenc":
+                yield name, node
+
+
+def depth(name: str) -> int:
+    found = [i for i, layer in enumerate(LAYERS) if name in layer]
+    assert found, f"{name} has no layer: name it in LAYERS"
+    return found[0]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if unit(name)])
+def test_imports_point_from_the_command_line_to_the_positions(name: str) -> None:
+    mine = unit(name)
+    for target, _ in imported(MODULES[name]):
+        theirs = unit(target)
+        if theirs not in set().union(*LAYERS):
+            # `from posenc import Rope`, `import posenc`: the surface itself, for what stands on it
+            assert depth(mine) >= depth("records"), f"{name} imports the surface ({target})"
+            continue
+        is_inside = theirs == mine
+        assert is_inside or depth(theirs) < depth(mine), f"{name} imports {target}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if unit(name) != "kernels"])
+def test_kernels_are_imported_inside_functions_only(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    top = {id(node) for node in tree.body}
+    for target, node in imported(MODULES[name]):
+        assert unit(target) != "kernels" or id(node) not in top, f"{name} imports {target}"
+
+
+def is_bare(path: Path) -> bool:
+    """A docstring and nothing else."""
+    return all(isinstance(node, ast.Expr) for node in ast.parse(path.read_text()).body)
+
+
+@pytest.mark.parametrize("name", [name for name, path in MODULES.items() if not is_bare(path)])
+def test_all_exists_and_resolves(name: str) -> None:
+    if name == "posenc.__main__":  # importing it runs it
+        return
+    module = importlib.import_module(name)
+    exported = module.__all__
+    assert len(exported) == len(set(exported))
+    assert all(hasattr(module, attribute) for attribute in exported)
+
+
+def test_the_surface_is_what_all_says() -> None:
+    submodules = {unit(name) for name in MODULES}
+    public = {name for name in vars(posenc) if not name.startswith("_")} - submodules
+    assert public <= set(posenc.__all__)
+
+
+def run(code: str) -> str:
+    inherited = {name: v for name, v in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    made = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        env=inherited,
+    )
+    return made.stdout
+
+
+def test_importing_the_library_loads_nothing_heavy() -> None:
+    loaded = run("import sys, posenc; print(' '.join(sys.modules))").split()
+    assert "torch" in loaded
+    ours = {name.split(".")[0] for name in loaded}
+    assert not ours & set(HEAVY)
+    units = {unit(name) for name in loaded if name.startswith("posenc.")}
+    assert not units & {
+        "registry",
+        "lab",
+        "bench",
+        "report",
+        "cli",
+        "interop",
+        "compare",
+        "kernels",
+    }
+
+
+MEASURE = """
+import json, os, time
+start = time.process_time()
+import torch
+after = time.process_time()
+samples = []
+for _ in range(5):
+    reader, writer = os.pipe()
+    if os.fork() == 0:  # a fresh import each, and torch only once
+        begin = time.process_time()
+        import posenc
+        os.write(writer, str(time.process_time() - begin).encode())
+        os._exit(0)
+    samples.append(float(os.read(reader, 99)))
+print(json.dumps([after - start, samples]))
+"""
+
+
+def test_importing_the_library_adds_little_to_importing_torch() -> None:
+    """At most 60 ms; on a slow or busy machine, the same share of what torch itself costs there."""
+    # bytecode is cached, as after any installation: the first sample writes it
+    torch_seconds, samples = json.loads(run(MEASURE))
+    ours = statistics.median(samples[1:])
+    print(f"import posenc: {ours * 1e3:.0f} ms after {torch_seconds * 1e3:.0f} ms of torch")
+    assert ours < max(0.060, 0.05 * torch_seconds)

@@ -1,0 +1,444 @@
+"""Loaded transformers models under posenc rotations: the same where they agree, undone exactly."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import DynamicCache, StaticCache
+
+from live_models import MROPE, TYPES, logits, model, mrope_model, tokens
+from posenc import DynamicNTK, Linear, MRope, Rope, Scheme, Yarn
+from posenc.interop.checkpoints import convert
+from posenc.interop.hf import scheme_from_config
+from posenc.interop.live.modules import probe
+from posenc.interop.transformers import set_rope
+
+COMPLEX = ("deepseek_v2", "llama4_text")  # torch.polar rounds cos and sin by a function of its own
+
+
+def own_ropes(made: Any, change: Callable[[Rope], Rope] = lambda rope: rope) -> Any:
+    """What the model's config says, with transformers' rounded angles; by layer type for Gemma 3."""
+    scheme = scheme_from_config(made.config.to_dict())
+    ropes: list[Any] = [layer.rotary for layer in scheme.layers]
+    ropes = [rope and change(replace(rope, angle_dtype=torch.float32)) for rope in ropes]
+    if made.config.model_type == "gemma3_text":
+        return dict(zip(made.config.layer_types, ropes, strict=True))
+    return next(rope for rope in ropes if rope is not None)
+
+
+def assert_same(kind: str, actual: Tensor, expected: Tensor) -> None:
+    if kind in COMPLEX:
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+    else:
+        assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_same_rope_gives_the_same_logits_and_another_does_not(kind: str) -> None:
+    made = model(kind)
+    before, state = logits(made), {name: x.clone() for name, x in made.state_dict().items()}
+    with set_rope(made, own_ropes(made)):
+        assert_same(kind, logits(made), before)
+    with set_rope(made, own_ropes(made, lambda rope: replace(rope, base=7.0))):
+        assert (logits(made) - before).abs().max() > 1e-4
+    assert torch.equal(logits(made), before)
+    after = made.state_dict()
+    assert after.keys() == state.keys() and all(torch.equal(after[n], state[n]) for n in state)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_cached_decoding_under_a_swap_is_a_full_forward(kind: str) -> None:
+    made = model(kind)
+    with set_rope(made, own_ropes(made, lambda rope: replace(rope, scaling=Linear(3.0)))):
+        whole, cache = logits(made), DynamicCache(config=made.config)
+        parts = [logits(made, part, cache=cache) for part in tokens().split([7, 1, 4], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=2e-6)
+
+
+SCALED = {
+    "linear": (Linear(4.0), {"rope_type": "linear", "factor": 4.0}),
+    "yarn": (
+        Yarn(4.0, original_length=16),
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    ),
+}
+
+
+@pytest.mark.parametrize("method", SCALED)
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "olmo2", "cohere", "gpt_oss",
+                                  "glm4", "gpt_neox", "starcoder2", "nemotron"])  # fmt: skip
+def test_a_swap_is_the_model_built_with_that_scaling(kind: str, method: str) -> None:
+    plain, scaling = model(kind), SCALED[method][0]
+    rope = own_ropes(plain, lambda rope: replace(rope, scaling=scaling))
+    parameters = {"rope_theta": rope.base, **SCALED[method][1]}
+    if rope.rotary_dim != rope.head_dim:
+        parameters["partial_rotary_factor"] = rope.rotary_dim / rope.head_dim
+    changes: dict[str, Any] = {"rotary_pct": 0.5} if kind == "gpt_neox" else {}
+    built = model(kind, rope_parameters=parameters, **changes)
+    expected = logits(built)
+    assert (expected - logits(plain)).abs().max() > 1e-4
+    with set_rope(plain, rope):
+        assert torch.equal(logits(plain), expected)
+
+
+def test_yarn_with_a_softmax_scale_reaches_deepseek_s_attention() -> None:
+    """B59: mscale_all_dim multiplies the softmax scale, of channels that do not turn as well."""
+    keys = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 16,
+            "mscale": 1.0, "mscale_all_dim": 1.0, "rope_theta": 10_000.0}  # fmt: skip
+    built = model("deepseek_v3", rope_parameters=keys)
+    rope, plain = own_ropes(built), model("deepseek_v3")
+    assert rope.frequencies().softmax_scale == pytest.approx(1.8739, abs=1e-4)
+    with set_rope(plain, rope):
+        assert torch.equal(logits(plain), logits(built))
+    scale = plain.model.layers[0].self_attn.scaling
+    assert scale == pytest.approx(16**-0.5, rel=1e-12)
+    with set_rope(built, own_ropes(plain)):
+        assert torch.equal(logits(built), logits(plain))
+
+
+def test_layer_types_are_swapped_by_name() -> None:
+    made = model("gemma3_text")
+    before, ropes = logits(made), own_ropes(made)
+    assert ropes["full_attention"] != ropes["sliding_attention"]
+    changed = replace(ropes["full_attention"], scaling=Linear(8.0))
+    with set_rope(made, {"full_attention": changed}):
+        first = logits(made)
+    with set_rope(made, {**ropes, "full_attention": changed}):
+        assert torch.equal(logits(made), first)
+    assert (first - before).abs().max() > 1e-5
+    with pytest.raises(ValueError, match=r"layer types .*got a single one"):
+        set_rope(made, ropes["full_attention"])
+    with pytest.raises(ValueError, match="one for global"):
+        set_rope(made, {"global": ropes["full_attention"]})
+
+
+def test_schemes_as_read_from_a_config_are_taken() -> None:
+    for kind in ("llama", "gemma3_text"):
+        made = model(kind)
+        scheme, before = scheme_from_config(made.config.to_dict()), logits(made)
+        with set_rope(made, scheme):
+            torch.testing.assert_close(logits(made), before, rtol=1e-4, atol=2e-6)
+    with set_rope(made := model("llama"), Scheme(rotary=own_ropes(made))):
+        assert torch.equal(logits(made), logits(model("llama")))
+
+
+@pytest.mark.parametrize("kind", MROPE)
+def test_pairs_that_turn_with_several_coordinates_keep_their_own(kind: str) -> None:
+    """A rope alone is shared out as the model shares its own; an MRope says it itself."""
+    made = mrope_model(kind)
+    positions = torch.stack([torch.arange(12).repeat(2, 1), *torch.randint(0, 9, (2, 2, 12))])
+
+    def states(**arguments: Any) -> Tensor:
+        with torch.no_grad():
+            return made(tokens(), **arguments).last_hidden_state
+
+    images, text = states(position_ids=positions), states()
+    form = probe(made.rotary_emb)
+    rope = Rope(2 * form.num_pairs, base=100.0, angle_dtype=torch.float32)
+    rope = replace(rope, pairing="adjacent" if kind in ("glm4v", "ernie4_5_vl_moe") else "half")
+    with set_rope(made, rope):
+        assert torch.equal(states(position_ids=positions), images)
+        assert torch.equal(states(), text)
+    mrope = MRope(rope, *MROPE_SECTIONS[kind])
+    with set_rope(made, mrope):
+        torch.testing.assert_close(states(position_ids=positions), images, rtol=1e-5, atol=2e-6)
+        torch.testing.assert_close(states(), text, rtol=1e-5, atol=2e-6)
+    with set_rope(made, replace(mrope, rope=replace(rope, scaling=Linear(4.0)))):
+        assert (states(position_ids=positions) - images).abs().max() > 1e-3
+
+
+MROPE_SECTIONS: dict[str, Any] = {
+    "qwen2_vl": ((2, 3, 3), "contiguous"),
+    "qwen3_vl": ((3, 3, 2), "interleaved"),
+    "glm4v": ((2, 3, 3), "contiguous"),
+    "glm4v_moe": ((1, 1, 2), "contiguous"),
+    "ernie4_5_vl_moe": ((2, 3, 3), "alternating"),
+}
+
+
+@pytest.mark.parametrize("kind", ["llama", "olmo2", "cohere", "glm4", "gpt_oss", "gptj"])
+def test_in_bfloat16_the_same_rope_gives_the_same_logits(kind: str) -> None:
+    """Some modules round cos and sin to the dtype of the activations, OLMo's keep float32."""
+    made = model(kind)
+    for weight in made.parameters():
+        weight.data = weight.data.to(torch.bfloat16)
+    before = logits(made)
+    with set_rope(made, own_ropes(made)):
+        assert torch.equal(logits(made), before)
+        cast = copy.deepcopy(made).to(torch.bfloat16)
+        assert torch.equal(logits(cast), before)
+    if kind != "gptj":  # B27: a cast of everything rounds the frequencies that the model keeps
+        assert not torch.equal(logits(model(kind).to(torch.bfloat16)), before)
+
+
+# --- another pairing than the model's own ---
+
+CONVERTED = ["llama", "qwen2", "qwen3", "gpt_neox", "phi", "phi3", "stablelm", "falcon", "persimmon",
+             "cohere", "glm4", "gptj", "codegen", "olmo2", "deepseek_v3", "starcoder2"]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CONVERTED)
+def test_a_converted_twin_gives_the_same_logits(tmp_path: Path, kind: str) -> None:
+    """Weights converted on disk, and the model told to turn the other pairs: both change nothing."""
+    made, twin = model(kind), model(kind, seed=1)
+    source, rope = tmp_path / "source", own_ropes(made)
+    source.mkdir()
+    made.config.save_pretrained(source)
+    state = {name: x.clone() for name, x in made.state_dict().items()}
+    save_file(state, source / "model.safetensors")
+    pairing = "half" if rope.pairing == "adjacent" else "adjacent"
+    done = convert(source, tmp_path / "out", to=pairing)
+    assert done.noted == ("rope_interleave" if kind == "deepseek_v3" else None)
+    twin.load_state_dict(load_file(tmp_path / "out" / "model.safetensors"))
+    wrong, expected = logits(twin), logits(made)
+    assert (wrong - expected).abs().max() > 3e-4, "this model cannot tell pairings apart"
+    with set_rope(twin, replace(rope, pairing=pairing)):
+        torch.testing.assert_close(logits(twin), expected, rtol=1e-4, atol=2e-6)
+        cache = DynamicCache(config=twin.config)
+        parts = [logits(twin, part, cache=cache) for part in tokens().split([8, 4], dim=1)]
+        torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=1e-4, atol=2e-6)
+    assert torch.equal(logits(twin), wrong)
+    convert(tmp_path / "out", tmp_path / "back", to=rope.pairing)
+    back = load_file(tmp_path / "back" / "model.safetensors")
+    assert back.keys() == state.keys() and all(torch.equal(back[n], state[n]) for n in state)
+
+
+def test_deepseek_s_own_switch_reads_the_converted_weights(tmp_path: Path) -> None:
+    made = model("deepseek_v3")
+    made.save_pretrained(tmp_path / "source")
+    convert(tmp_path / "source", tmp_path / "half", to="half")
+    loaded = type(made).from_pretrained(tmp_path / "half").eval()
+    assert loaded.config.rope_interleave is False
+    torch.testing.assert_close(logits(loaded), logits(made), rtol=1e-4, atol=2e-6)
+
+
+def test_a_swap_of_pairing_leaves_other_models_of_the_class_alone() -> None:
+    """The module's global function is not patched: a second model turns as before, meanwhile too."""
+    made, other = model("llama"), model("llama")
+    before = logits(other)
+    with set_rope(made, replace(own_ropes(made), pairing="adjacent")):
+        assert torch.equal(logits(other), before)
+        assert not torch.equal(logits(made), before)
+
+
+# --- caches ---
+
+
+def filled(made: Any, ids: Tensor, cache: Any = None) -> Any:
+    cache = DynamicCache(config=made.config) if cache is None else cache
+    logits(made, ids, cache=cache)
+    return cache
+
+
+def test_b44_keys_of_one_rotation_never_meet_queries_of_another() -> None:
+    """The number of B44: at 2,049 tokens the base of dynamic scaling is 10,009.92."""
+    dynamic = DynamicNTK(2.0, original_length=2048)
+    rope = Rope(128, scaling=dynamic).at_length(2049)
+    slowest = 2 / rope.frequencies().inv_freq[1].item() ** 64 / 2
+    assert slowest == pytest.approx(10_009.92, abs=0.01)
+
+    made, ids = model("llama"), tokens()
+    rope = Rope(8, scaling=DynamicNTK(2.0, original_length=8))
+    cache = filled(made, ids)
+    with set_rope(made, rope), pytest.raises(ValueError, match="model's own rotation, but queries"):
+        logits(made, ids[:, :1], cache=cache)
+    with set_rope(made, rope):
+        cache = filled(made, ids)
+        logits(made, ids[:, :1], cache=cache)
+    with set_rope(made, rope.at_length(8)):  # the same value: nothing changed
+        logits(made, ids[:, :1], cache=cache)
+    with set_rope(made, rope.at_length(64)), pytest.raises(ValueError, match="move_cache"):
+        logits(made, ids[:, :1], cache=cache)
+    with pytest.raises(ValueError, match="which was undone"):
+        logits(made, ids[:, :1], cache=cache)
+    with pytest.raises(ValueError, match="which was undone"):
+        logits(made, ids[:, :1], cache=copy.deepcopy(cache))
+
+
+def test_a_cache_made_inside_the_model_is_marked_too() -> None:
+    made, ids = model("llama"), tokens()
+    with set_rope(made, Rope(8, base=100.0)), torch.no_grad():
+        cache = made(ids, use_cache=True).cache
+        made(ids[:, :1], cache=cache)
+    with set_rope(made, Rope(8, base=200.0)), pytest.raises(ValueError, match=r"base=100\.0"):
+        logits(made, ids[:, :1], cache=cache)
+    cache.reset()
+    del cache
+
+
+def test_hooks_go_away_with_the_last_cache() -> None:
+    made, ids = model("llama"), tokens()
+    with set_rope(made, Rope(8, base=100.0)):
+        cache = filled(made, ids)
+    assert made.model._forward_pre_hooks
+    del cache
+    logits(made)
+    assert not made.model._forward_pre_hooks and not made.model._forward_hooks
+    assert "forward" not in vars(made.model.rotary_emb)
+
+
+@pytest.mark.parametrize("make", [
+    lambda made: DynamicCache(config=made.config),
+    lambda made: StaticCache(config=made.config, max_cache_len=32),
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["llama", "gpt_neox", "deepseek_v3", "cohere"])
+def test_a_moved_cache_goes_on_under_the_new_length(kind: str, make: Any) -> None:
+    """One layer, whose keys depend on nothing but their tokens: then a moved cache is exact."""
+    made, ids = model(kind, num_hidden_layers=1), tokens()
+    rope = own_ropes(made, lambda rope: replace(rope, scaling=DynamicNTK(2.0, original_length=8)))
+    longer = rope.at_length(40)
+    with set_rope(made, longer):
+        expected = logits(made)[:, 8:]
+    with set_rope(made, rope.at_length(8)):
+        cache = filled(made, ids[:, :8], make(made))
+    with set_rope(made, longer) as swap:
+        swap.move_cache(cache)
+        actual = logits(made, ids[:, 8:], cache=cache)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=2e-6)
+
+
+def test_a_moved_cache_takes_the_positions_of_padded_rows() -> None:
+    made, ids = model("llama", num_hidden_layers=1), tokens()
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    padded: dict[str, Any] = {"attention_mask": mask, "position_ids": positions}
+    old, new = Rope(8, base=50.0), Rope(8, base=5000.0)
+    with set_rope(made, new):
+        expected = logits(made, **padded)[:, 8:]
+    with set_rope(made, old):
+        cache = DynamicCache(config=made.config)
+        first = {"attention_mask": mask[:, :8], "position_ids": positions[:, :8]}
+        logits(made, ids[:, :8], cache=cache, **first)
+    with set_rope(made, new) as swap:
+        swap.move_cache(cache, positions[:, :8])
+        rest = {"attention_mask": mask, "position_ids": positions[:, 8:]}
+        actual = logits(made, ids[:, 8:], cache=cache, **rest)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=2e-6)
+
+
+def test_only_a_marked_cache_can_be_moved() -> None:
+    made = model("llama")
+    cache = filled(made, tokens())
+    with set_rope(made, Rope(8)) as swap, pytest.raises(ValueError, match="filled under set_rope"):
+        swap.move_cache(cache)
+
+
+def test_generation_goes_on_as_it_would_by_hand() -> None:
+    made, prompt = model("llama"), tokens()[:1, :6]
+    with set_rope(made, Rope(8, scaling=Yarn(4.0, original_length=16))):
+        written = made.generate(prompt, max_new_tokens=12, do_sample=False, eos_token_id=None)
+        ids = prompt
+        for _ in range(12):
+            ids = torch.cat((ids, logits(made, ids)[:, -1:].argmax(-1)), 1)
+    assert torch.equal(written, ids)
+
+
+# --- swaps as such ---
+
+
+def test_swaps_nest_and_are_undone_in_order() -> None:
+    made, before = model("llama"), logits(model("llama"))
+    outer = set_rope(made, Rope(8, base=100.0))
+    first = logits(made)
+    inner = set_rope(made, Rope(8, base=7.0, pairing="adjacent"))
+    with pytest.raises(ValueError, match="newer swap"):
+        outer.undo()
+    inner.undo()
+    assert torch.equal(logits(made), first)
+    outer.undo()
+    outer.undo()
+    assert torch.equal(logits(made), before)
+
+
+def test_swaps_inside_swaps_change_pairing_and_scale_from_what_is_there() -> None:
+    made = model("deepseek_v3")
+    own = own_ropes(made)
+    yarn = Yarn(40.0, 16, mscale=1.0, mscale_all_dim=1.0, scale_softmax=True)
+    scaled = replace(own, scaling=yarn)
+    expected = {}
+    for rope in (
+        own,
+        scaled,
+        half := replace(own, pairing="half"),
+        replace(scaled, pairing="half"),
+    ):
+        with set_rope(made, rope):
+            expected[rope] = logits(made)
+    assert len({tuple(x[0, -1, :5].tolist()) for x in expected.values()}) == 4
+    with set_rope(made, half):
+        for rope, wanted in expected.items():
+            with set_rope(made, rope):
+                assert torch.equal(logits(made), wanted), rope
+            assert torch.equal(logits(made), expected[half])
+    assert torch.equal(logits(made), expected[own])
+    attention = made.model.layers[0].self_attn
+    assert not [name for name in vars(attention) if "posenc" in name or name == "forward"]
+
+
+def test_a_swapped_model_survives_a_copy_and_a_cast() -> None:
+    made = model("llama")
+    with set_rope(made, Rope(8, base=100.0)) as swap:
+        expected, twin = logits(made), copy.deepcopy(made)
+        assert torch.equal(logits(twin), expected)
+        low = logits(copy.deepcopy(made).to(torch.bfloat16))
+        assert low.dtype == torch.bfloat16
+        torch.testing.assert_close(low.float(), expected, rtol=0.2, atol=0.2)
+        assert swap.rotation == Rope(8, base=100.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pairing", ["half", "adjacent"])
+def test_a_swapped_model_compiles_into_one_graph(pairing: Any) -> None:
+    made = model("llama", num_hidden_layers=1)
+    with set_rope(made, Rope(8, base=100.0, pairing=pairing)), torch.no_grad():
+        expected = logits(made, use_cache=False)
+        compiled: Any = torch.compile(made, backend="eager", fullgraph=True)
+        assert torch.equal(compiled(tokens(), use_cache=False).logits, expected)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        (Rope(16), r"turns 8 channels of a head, but .* turns 16"),
+        ({"full_attention": Rope(8)}, "one rope, got one for full_attention"),
+        ({}, "one rope, got"),
+    ],
+)
+def test_ropes_that_do_not_fit_are_refused(rope: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        set_rope(model("llama"), rope)
+
+
+def test_what_is_no_rope_or_no_rotating_model_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"a rope is needed, got 10000\.0"):
+        set_rope(model("llama"), 10_000.0)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="Linear has no rotary module"):
+        set_rope(torch.nn.Linear(2, 2), Rope(8))
+
+
+def test_b75_a_config_changed_after_the_model_was_built_has_no_effect_and_a_swap_has() -> None:
+    made, before = model("llama"), logits(model("llama"))
+    made.config.rope_parameters = {"rope_type": "linear", "factor": 8.0, "rope_theta": 10_000.0}
+    assert torch.equal(logits(made), before)
+    with set_rope(made, scheme_from_config(made.config.to_dict())):
+        assert (logits(made) - before).abs().max() > 1e-4
+
+
+def test_b30_a_model_made_on_meta_rotates_right_under_a_swap() -> None:
+    """to_empty leaves the model's own frequencies as uninitialised memory; a value has none."""
+    made = model("llama")
+    with torch.device("meta"):
+        empty = type(made)(made.config)
+    empty = empty.to_empty(device="cpu").eval()
+    empty.load_state_dict(made.state_dict())
+    empty.model.rotary_emb.inv_freq.fill_(2.4e19)
+    with set_rope(empty, own_ropes(made)):
+        assert torch.equal(logits(empty), logits(made))
