@@ -295,7 +295,10 @@ def test_keys_name_a_row_and_a_seed_and_outlive_more_seeds() -> None:
 def test_a_result_is_not_seen_under_other_settings(tmp_path: Path, corpus: Corpus) -> None:
     store = CellStore(tmp_path, settings(TINY, corpus))
     store.put("rope-seed0", {"row": "rope", "nats": 1.0})
-    assert CellStore(tmp_path, settings(TINY, corpus)).get("rope-seed0") == {"row": "rope", "nats": 1.0}
+    assert CellStore(tmp_path, settings(TINY, corpus)).get("rope-seed0") == {
+        "row": "rope",
+        "nats": 1.0,
+    }
     others = [settings(replace(TINY, lr=2e-3), corpus), settings(TINY, replace(corpus, digest="x"))]
     assert [CellStore(tmp_path, other).get("rope-seed0") for other in others] == [None, None]
 

@@ -496,7 +496,7 @@ def test_blend_endpoints_are_the_two_rotations() -> None:
 
 
 def test_a_scale_of_one_is_the_rope_itself() -> None:
-    at = torch.tensor([0, 1, 99, 1_000_003])
+    at = torch.tensor([0, 1, 99, 1_000_003, 2**24 + 1])
     ours, plain = LearnedScaleRope(Rope(HEAD_DIM)).table(at), Rope(HEAD_DIM).table(at)
     assert torch.equal(ours.cos, plain.cos) and torch.equal(ours.sin, plain.sin)
 
