@@ -18,26 +18,31 @@ from posenc.bench.timing import paired
 SCHEME = Scheme(rotary=Rope(64))
 
 
+def measure(length: int) -> list[str]:
+    """One row of the table."""
+    q, k, v = (torch.randn(1, 8, length, 64) for _ in range(3))
+    with torch.no_grad():
+        times = paired(
+            lambda: attention(q, k, v, scheme=SCHEME),
+            lambda: linear_attention(q, k, v, scheme=SCHEME),
+            seconds=6.0,
+        )
+    softmax, linear = (part.as_dict(scale=1e3) for part in (times.baseline, times.candidate))
+    ratio = times.ratio.as_dict()
+    return [
+        f"{length:,}",
+        f"{softmax['median']:.1f}",
+        f"{linear['median']:.1f}",
+        f"{ratio['median']:.2f} ({ratio['p10']:.2f} to {ratio['p90']:.2f})",
+        f"{1e3 * linear['median'] / length:.1f}",
+    ]
+
+
 def main(lengths: list[int]) -> None:
     """Print the table."""
     table = Table("length", "softmax, ms", "linear, ms", "linear / softmax", "linear, µs a token")
     for length in lengths:
-        q, k, v = (torch.randn(1, 8, length, 64) for _ in range(3))
-        with torch.no_grad():
-            times = paired(
-                lambda q=q, k=k, v=v: attention(q, k, v, scheme=SCHEME),
-                lambda q=q, k=k, v=v: linear_attention(q, k, v, scheme=SCHEME),
-                seconds=6.0,
-            )
-        softmax, linear = (part.as_dict(scale=1e3) for part in (times.baseline, times.candidate))
-        ratio = times.ratio.as_dict()
-        table.add_row(
-            f"{length:,}",
-            f"{softmax['median']:.1f}",
-            f"{linear['median']:.1f}",
-            f"{ratio['median']:.2f} ({ratio['p10']:.2f} to {ratio['p90']:.2f})",
-            f"{1e3 * linear['median'] / length:.1f}",
-        )
+        table.add_row(*measure(length))
     Console(width=100).print(table)
 
 
