@@ -386,4 +386,5 @@ def test_memory_is_about_one_tensor(tmp_path: Path) -> None:
     arguments = [str(tmp_path / "in.safetensors"), str(tmp_path / "out"), json.dumps(config)]
     command = [sys.executable, "-c", PEAK, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert int(done.stdout) < 40_000_000, f"{int(done.stdout) / 1e6:.0f} MB beyond the imports"
+    # modules compiled on first use are in it, 20 to 30 MB; the file held whole would be 98 MB more
+    assert int(done.stdout) < 64_000_000, f"{int(done.stdout) / 1e6:.0f} MB beyond the imports"
