@@ -27,7 +27,7 @@ from posenc import (
 )
 from posenc.attention import distance, sdpa
 from posenc.masks import Mask
-from posenc.positions import from_lengths, sequence
+from posenc.positions import from_lengths, query_key_positions, sequence
 from posenc.registry import ENCODINGS
 from support import (
     BIASES,
@@ -483,3 +483,12 @@ def test_cross_attention_takes_positions_of_both_sides() -> None:
                 mask=None,
             )
             assert_roundings(together[row : row + 1], alone, 16)
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(4, 4), (2, 4), (1, 1)])
+def test_default_positions_count_from_zero_and_end_with_the_keys(
+    num_queries: int, num_keys: int
+) -> None:
+    q_pos, k_pos = query_key_positions(num_queries, num_keys, None, None)
+    assert k_pos.tolist() == list(range(num_keys))
+    assert q_pos.tolist() == list(range(num_keys - num_queries, num_keys))

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["All", "Causal", "Mask", "SameSegment", "Window", "causal", "same_segment", "window"]
+__all__ = [
+    "All",
+    "Causal",
+    "Mask",
+    "SameSegment",
+    "Window",
+    "causal",
+    "parts_of",
+    "same_segment",
+    "window",
+]
 
 
 class Mask(ABC):
@@ -38,7 +48,7 @@ class Mask(ABC):
     def __and__(self, other: "Mask") -> "All":
         if not isinstance(other, Mask):
             return NotImplemented
-        return All((*_parts(self), *_parts(other)))
+        return All((*parts_of(self), *parts_of(other)))
 
 
 @dataclass(frozen=True)
@@ -152,5 +162,8 @@ def _rows(segments: Tensor) -> Tensor:
     return segments if segments.ndim == 2 else segments[None]
 
 
-def _parts(mask: Mask) -> tuple[Mask, ...]:
+def parts_of(mask: Mask | None) -> tuple[Mask, ...]:
+    """The masks that were joined with `&`; none where every key is seen."""
+    if mask is None:
+        return ()
     return mask.parts if isinstance(mask, All) else (mask,)

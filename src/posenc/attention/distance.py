@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from posenc.attention.problem import Problem
-from posenc.masks import Causal, Window
+from posenc.masks import Causal, Window, parts_of
 
 __all__ = ["distance_attention", "is_by_distance"]
 
@@ -24,13 +24,13 @@ BACKWARD_ELEMENTS = 1 << 22  # weights written out at once for the gradient, 16 
 
 def is_by_distance(problem: Problem) -> bool:
     """Whether bias and mask are functions of distance, at positions that the host knows."""
-    bias, parts = problem.scheme.bias, getattr(problem.mask, "parts", (problem.mask,))
+    bias = problem.scheme.bias
     return (
         problem.contiguous
         and bias is not None
         and bias.by_distance
         and problem.scheme.relative is None
-        and all(part is None or isinstance(part, Causal | Window) for part in parts)
+        and all(isinstance(part, Causal | Window) for part in parts_of(problem.mask))
         and not torch.compiler.is_compiling()
     )
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from posenc.attention.problem import Problem, checked
 from posenc.contracts import Scheme, rows
-from posenc.masks import Causal, Mask, SameSegment, Window, causal
+from posenc.masks import Causal, Mask, SameSegment, Window, causal, parts_of
 from posenc.positions import assert_on_device
 from posenc.rotate import rotate
 
@@ -60,7 +60,7 @@ def linear_attention(
                 "use attention(), or a scheme with additive and rotary parts only"
             )
     problem = checked(q, k, v, scheme, q_pos, k_pos, mask, None)
-    parts = () if problem.mask is None else getattr(problem.mask, "parts", (problem.mask,))
+    parts = parts_of(problem.mask)
     unknown = [part for part in parts if not isinstance(part, Causal | Window | SameSegment)]
     if unknown:
         raise ValueError(f"linear attention knows causal, window and same_segment, got {unknown}")
@@ -254,7 +254,7 @@ def _runs(features: _Features, segments: Tensor) -> Tensor:
 
 def _segments(problem: Problem) -> Tensor:
     """`[B|1, T]` ids: tokens see each other only where all segment masks agree."""
-    parts = getattr(problem.mask, "parts", (problem.mask,))
+    parts = parts_of(problem.mask)
     ids = [rows(part.k_segments) for part in parts if isinstance(part, SameSegment)]
     if not ids:
         return torch.zeros(1, problem.k.shape[2], dtype=torch.int64, device=problem.k.device)
@@ -266,7 +266,7 @@ def _segments(problem: Problem) -> Tensor:
 def _check_order(problem: Problem) -> None:
     """Raise unless storage order is what the states assume, in every row."""
     k_pos, segments = rows(problem.k_pos), _segments(problem)
-    parts = getattr(problem.mask, "parts", (problem.mask,))
+    parts = parts_of(problem.mask)
     documents = [part for part in parts if isinstance(part, SameSegment)]
     for part in documents:
         ids, order = segments.sort(dim=-1, stable=True)

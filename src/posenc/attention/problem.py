@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from posenc.contracts import Scheme, rows
-from posenc.masks import Mask, SameSegment
+from posenc.masks import Mask, SameSegment, parts_of
 from posenc.positions import query_key_positions
 
 __all__ = ["Problem", "check_heads", "checked", "softmax"]
@@ -144,7 +144,7 @@ def _fitted(mask: Mask | None, num_axes: int, q: Tensor, k: Tensor) -> Mask | No
             f"mask must be a posenc mask (causal, window(n), same_segment(segments), combined with "
             f"&) or None, got {type(mask).__name__}"
         )
-    parts = getattr(mask, "parts", (mask,))
+    parts = parts_of(mask)
     if num_axes > 1 and not all(isinstance(part, SameSegment) for part in parts):
         raise ValueError(
             f"positions with {num_axes} axes have no order and no window: pass mask=None "

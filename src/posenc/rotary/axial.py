@@ -14,7 +14,8 @@ from torch import Tensor
 
 from posenc.contracts import Pairing, RotaryTables, Table, table_from_angles
 from posenc.frequencies import Frequencies, Spectrum, check_base, geometric, host_for
-from posenc.rotary.shared import angles_by_axis, rows_with_axes, tables_of
+from posenc.rotary.pair import tables_of
+from posenc.rotary.shared import angles_by_axis, rows_with_axes
 from posenc.scaling import Scaling
 
 __all__ = ["AxialRope"]

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from posenc.contracts import RotaryTables, Rotation, Table, rows, table_from_angles
-from posenc.frequencies import angles, host_for
+from posenc.frequencies import Frequencies, angles, host_for
 from posenc.positions import check_positions
+from posenc.rotary.pair import tables_of
 from posenc.rotary.shared import check_rope
 
 __all__ = ["LearnedScaleRope"]
@@ -47,6 +48,10 @@ class LearnedScaleRope(nn.Module):
     def head_dim(self) -> int:
         return self.rope.head_dim
 
+    def frequencies(self, device: torch.device | None = None) -> Frequencies:
+        """Those of the rope, before the scale."""
+        return self.rope.frequencies(device)
+
     def table(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Table:
         """cos and sin at `scale · positions`, differentiable in the scale and in real positions."""
         num_tokens = positions.shape[-1]
@@ -73,17 +78,7 @@ class LearnedScaleRope(nn.Module):
     def tables(
         self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32
     ) -> RotaryTables:
-        q = self.table(q_pos, dtype=dtype)
-        k = q if k_pos is q_pos else self.table(k_pos, dtype=dtype)
-        frequencies = self.rope.frequencies()
-        return RotaryTables(
-            q,
-            k,
-            self,
-            frequencies.attention_factor,
-            frequencies.softmax_scale,
-            (q_pos, k_pos),
-        )
+        return tables_of(self, q_pos, k_pos, dtype)
 
     def extra_repr(self) -> str:
         return f"{self.rope}, blend={self.blend}"

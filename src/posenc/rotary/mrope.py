@@ -12,8 +12,9 @@ from torch import Tensor
 
 from posenc.contracts import Pairing, RotaryTables, Table, table_from_angles
 from posenc.frequencies import Frequencies, host_for
+from posenc.rotary.pair import tables_of
 from posenc.rotary.rope import Rope
-from posenc.rotary.shared import angles_by_axis, check_rope, rows_with_axes, tables_of
+from posenc.rotary.shared import angles_by_axis, check_rope, rows_with_axes
 
 __all__ = ["MRope", "Order"]
 

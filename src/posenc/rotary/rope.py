@@ -13,6 +13,7 @@ from torch import Tensor
 from posenc.contracts import Pairing, RotaryTables, Table, rows, table_from_angles
 from posenc.frequencies import Frequencies, Spectrum, angles, check_base, geometric, host_for
 from posenc.positions import check_positions
+from posenc.rotary.pair import tables_of
 from posenc.scaling import Scaling
 
 __all__ = ["Rope"]
@@ -85,17 +86,7 @@ class Rope:
         self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32
     ) -> RotaryTables:
         """Tables of queries and keys; made once where both positions are the same tensor."""
-        q = self.table(q_pos, dtype=dtype)
-        k = q if k_pos is q_pos else self.table(k_pos, dtype=dtype)
-        frequencies = self.frequencies()
-        return RotaryTables(
-            q,
-            k,
-            self,
-            frequencies.attention_factor,
-            frequencies.softmax_scale,
-            (q_pos, k_pos),
-        )
+        return tables_of(self, q_pos, k_pos, dtype)
 
     def at_length(self, length: int) -> "Rope":
         """The value for sequences of `length`; the same one unless the method depends on it."""

@@ -1,41 +1,13 @@
-"""What the rotary forms share: tables of queries and keys, and angles that read several axes."""
-
-from typing import Protocol
+"""What the rotary forms share: angles that read several axes, and what may be wrapped."""
 
 import torch
 from torch import Tensor
 
-from posenc.contracts import RotaryTables, Table, rows
-from posenc.frequencies import Frequencies
+from posenc.contracts import rows
 from posenc.positions import check_positions
 from posenc.rotary.rope import Rope
 
-__all__ = ["TableMaker", "angles_by_axis", "check_rope", "rows_with_axes", "tables_of"]
-
-
-class TableMaker(Protocol):
-    """A rotary form whose queries and keys take the same table."""
-
-    def table(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Table: ...
-
-    def frequencies(self, device: torch.device | None = None) -> Frequencies: ...
-
-
-def tables_of(
-    form: TableMaker, q_pos: Tensor, k_pos: Tensor, dtype: torch.dtype = torch.float32
-) -> RotaryTables:
-    """Tables of queries and keys; made once where both positions are the same tensor."""
-    q = form.table(q_pos, dtype=dtype)
-    k = q if k_pos is q_pos else form.table(k_pos, dtype=dtype)
-    frequencies = form.frequencies()
-    return RotaryTables(
-        q,
-        k,
-        form,
-        frequencies.attention_factor,
-        frequencies.softmax_scale,
-        (q_pos, k_pos),
-    )
+__all__ = ["angles_by_axis", "check_rope", "rows_with_axes"]
 
 
 def rows_with_axes(positions: Tensor, num_axes: int, *, real: bool = False) -> Tensor:
