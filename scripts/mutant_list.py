@@ -23,7 +23,7 @@ FAULTS, LINEAR, VALUES, BAD = (
     "test_values.py",
     "test_bad_input.py",
 )
-IMPORTS = "test_imports.py"
+IMPORTS, EDGES = "test_imports.py", "test_edges.py"
 
 
 def mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -1116,6 +1116,77 @@ MUTANTS: tuple[Mutant, ...] = (
         "scaling/longrope.py",
         "return math.sqrt(1 + math.log(self.factor) / math.log(self.original_length))",
         "return 1 + math.log(self.factor) / math.log(self.original_length)",
+        FAULTS,
+    ),
+    # padding, copies, float16
+    mutant(
+        "padding at negative positions seen",
+        "attention/module.py",
+        "            parts.append(same_segment(at >= 0))",
+        "            pass",
+        EDGES,
+    ),
+    mutant(
+        "position 0 taken for padding",
+        "attention/module.py",
+        "            parts.append(same_segment(at >= 0))",
+        "            parts.append(same_segment(at > 0))",
+        EDGES,
+    ),
+    mutant(
+        "padding of several axes told by one of them",
+        "attention/module.py",
+        "told = (positions >= 0).any(-1)",
+        "told = (positions >= 0).all(-1)",
+        EDGES,
+    ),
+    mutant(
+        "a copied cache that shares its tensors",
+        "attention/module.py",
+        "setattr(twin, name, held.detach().clone())",
+        "setattr(twin, name, held.detach())",
+        EDGES,
+    ),
+    mutant(
+        "a cache copied with another encoding",
+        "attention/module.py",
+        "twin.encoding = memo.get(id(self.encoding), self.encoding)",
+        "twin.encoding = copy.deepcopy(self.encoding)",
+        EDGES,
+    ),
+    mutant(
+        "xPos amplitudes past the room of float16",
+        "rotary/xpos.py",
+        "cos=cos, sin=sin, amplified=True)",
+        "cos=cos, sin=sin)",
+        EDGES,
+    ),
+    mutant(
+        "float16 queries of xPos lost to zero",
+        "rotate.py",
+        "fits = (amplitude <= HALF_AMPLITUDE) & (amplitude >= 1 / HALF_AMPLITUDE)",
+        "fits = amplitude <= HALF_AMPLITUDE",
+        EDGES,
+    ),
+    mutant(
+        "frequencies equal whatever their numbers",
+        "frequencies.py",
+        "and torch.equal(a, b)",
+        "and a.shape == b.shape",
+        EDGES,
+    ),
+    mutant(
+        "stored frequencies dropped unread",
+        "interop/checkpoints/tables.py",
+        "            _check_frequencies(name, tensor, scheme)",
+        "            continue",
+        FAULTS,
+    ),
+    mutant(
+        "rounded frequencies pass for exact ones",
+        "interop/checkpoints/tables.py",
+        "torch.finfo(stored.dtype).eps + POWERS",
+        "torch.finfo(torch.bfloat16).eps",
         FAULTS,
     ),
 )

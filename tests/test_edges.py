@@ -1,25 +1,37 @@
 """Edges where rotations, caches and masks met inputs that nobody had thought of."""
 
+import copy
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
 from posenc import (
+    Frequencies,
     KVCache,
     LearnedScaleRope,
     LongRope,
+    MRope,
     MultiHeadAttention,
     Rope,
     Scheme,
     Shaw,
+    Spectrum,
     XPos,
     Yarn,
     attention,
+    causal,
     linear_attention,
+    positions,
+    rerotate,
     rotate,
     rotate_qk,
     same_segment,
+    window,
 )
 from posenc.positions import query_key_positions
+from support import DIM, assert_roundings, layer, random
 
 POSITIONS = torch.arange(4)
 ROPE = Rope(8)
@@ -149,3 +161,177 @@ def test_a_linear_state_is_wide_under_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = linear_attention(q, k, v)
     assert torch.equal(out, linear_attention(q, k, v))
+
+
+# --- float16 and amplitudes ---
+
+
+def test_xpos_in_float16_is_exact_up_to_its_room_and_refused_beyond() -> None:
+    """ζ**p of the fastest falling pair is 0.4/1.4 a 512: 1,024 at 2,832 positions."""
+    assert (1.4 / 0.4) ** (2832 / 512) < 1024 < (1.4 / 0.4) ** (2833 / 512)
+    form, x = XPos(Rope(8)), torch.randn(1, 2, 1, 8) * 16
+    half = x.half()
+    for position in (2832, -2832):
+        at = torch.tensor([position])
+        tables, exact = form.tables(at, at), form.tables(at, at, dtype=torch.float64)
+        for side in ("q", "k"):
+            out = rotate(half, getattr(tables, side))
+            wanted = rotate(half.double(), getattr(exact, side))
+            assert out.isfinite().all()
+            assert ((out.double() - wanted).abs() <= 2**-10 * wanted.abs() + 2**-18).all()
+    far = torch.tensor([2833])
+    tables = form.tables(far, far)
+    for side in ("q", "k"):
+        for impl in ("auto", "eager", "reference"):
+            with pytest.raises(ValueError, match="float16 has room for amplitudes between 1/1024"):
+                rotate(half, getattr(tables, side), impl=impl)
+        assert rotate(x.bfloat16(), getattr(tables, side)).isfinite().all()
+    with pytest.raises(ValueError, match="rotate in bfloat16 or float32, or take an origin"):
+        attention(half, half, half, scheme=Scheme(rotary=form), k_pos=far)
+    nearer = XPos(Rope(8), origin=2000).tables(far, far)
+    assert rotate(half, nearer.k).isfinite().all()
+
+
+def test_float16_keys_of_xpos_move_within_their_room() -> None:
+    form, at = XPos(Rope(8)), torch.tensor([-2800])
+    k = torch.randn(1, 2, 1, 8)
+    cached = rotate(k, form.tables(at, at).k).half()
+    moved = rerotate(cached, at, form, form, new_positions=-at)
+    wanted = rotate(k.double(), form.tables(-at, -at, dtype=torch.float64).k)
+    assert ((moved.double() - wanted).abs() <= 2**-5 * wanted.abs().max()).all()
+    with pytest.raises(ValueError, match="float16 has room"):
+        rerotate(cached, at, form, form, new_positions=at * 2)
+
+
+# --- copies of a cache ---
+
+
+@pytest.mark.parametrize("rotary", [Rope(8), LearnedScaleRope(Rope(8)), None])
+def test_a_cache_with_a_graph_can_be_copied_and_branched(rotary: Any) -> None:
+    layer, cache = MultiHeadAttention(16, 2, scheme=Scheme(rotary=rotary)), KVCache()
+    x = torch.randn(2, 5, 16)
+    layer(x[:, :3], cache=cache)
+    assert cache.keys is not None and cache.keys.requires_grad
+    twin = copy.deepcopy(cache)
+    assert twin.keys is not None and not twin.keys.requires_grad
+    assert twin.keys.data_ptr() != cache.keys.data_ptr()
+    assert twin.encoding is cache.encoding
+    first, second = (layer(x[:, 3:], cache=held) for held in (cache, twin))
+    assert torch.equal(first, second)
+    layer(x[:, :1], cache=twin)
+    assert (len(cache), len(twin)) == (5, 6)
+    assert len(copy.deepcopy(KVCache())) == 0
+
+
+def test_a_cache_copied_with_its_model_goes_on_with_the_copy() -> None:
+    scheme = Scheme(rotary=LearnedScaleRope(Rope(8)))
+    layer, cache = MultiHeadAttention(16, 2, scheme=scheme), KVCache()
+    layer(torch.randn(1, 3, 16), cache=cache)
+    other, held = copy.deepcopy((layer, cache))
+    assert held.encoding is other.scheme.rotary
+    assert other(torch.randn(1, 1, 16), cache=held).shape == (1, 1, 16)
+
+
+# --- padding told by positions ---
+
+TOLD = ("none", "sinusoidal", "rope", "learned-scale-rope", "xpos", "alibi", "t5", "shaw")
+
+
+@pytest.mark.parametrize("mask", [causal, None, causal & window(3)])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", TOLD)
+def test_b108_padding_at_negative_positions_is_seen_by_no_token(
+    name: str, side: str, mask: Any
+) -> None:
+    """No segments: what `from_padding_mask` says of a token is enough for a layer."""
+    model = layer(name)
+    model.attention.mask = mask
+    real = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    real = real if side == "left" else real.flip(-1)
+    x = random(2, 7, DIM)
+    cache = KVCache()
+    out = model(x[:, :5], positions.from_padding_mask(real), cache=cache)
+    then = model(x[:, 5:], cache=cache)
+    assert out.isfinite().all()
+    for row, length in ((0, 3), (1, 5)):
+        tokens = real[row].bool()
+        text = torch.cat((x[row : row + 1, :5][:, tokens], x[row : row + 1, 5:]), 1)
+        assert_roundings(out[row : row + 1, tokens], model(text[:, :length]), 256)
+        if mask is not None:
+            assert (then[row] - model(text)[0, length:]).abs().max() < 2**-20
+
+
+def test_attention_takes_a_negative_position_for_a_position() -> None:
+    """There distances are all that counts; padding is a segment, `same_segment(mask)`."""
+    q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))
+    at, scheme = torch.arange(-3, 2), Scheme(rotary=Rope(8))
+    moved = attention(q, k, v, scheme=scheme, k_pos=at)
+    torch.testing.assert_close(moved, attention(q, k, v, scheme=scheme))
+    real = torch.tensor([[0, 0, 1, 1, 1]])
+    padded = positions.from_padding_mask(real)
+    seen = attention(q, k, v, scheme=scheme, k_pos=padded)[:, :, 2:]
+    alone = attention(*(x[:, :, 2:] for x in (q, k, v)), scheme=scheme)
+    assert (seen - alone).abs().max() > 1e-3
+    mask = causal & same_segment(real)
+    hidden = attention(q, k, v, scheme=scheme, k_pos=padded, mask=mask)
+    torch.testing.assert_close(hidden[:, :, 2:], alone)
+
+
+def test_padding_is_hidden_in_a_compiled_layer_too() -> None:
+    model = MultiHeadAttention(16, 2, scheme=Scheme(rotary=Rope(8)))
+    x, at = torch.randn(1, 5, 16), positions.from_padding_mask(torch.tensor([[0, 0, 1, 1, 1]]))
+    torch._dynamo.reset()
+    with torch.no_grad():
+        made = torch.compile(model, backend="eager", fullgraph=True)(x, at)
+        torch.testing.assert_close(made[:, 2:], model(x[:, 2:]))
+
+
+# --- several axes ---
+
+
+def test_a_layer_with_several_axes_is_causal_by_storage() -> None:
+    """The cells of an image have no order of their own: a later token is seen by no earlier one."""
+    model = MultiHeadAttention(16, 2, scheme=Scheme(rotary=MRope(Rope(8), (1, 1, 2)))).double()
+    at = torch.tensor([[5, 5, 5], [6, 7, 6], [6, 6, 6], [0, 0, 0], [6, 6, 7]])
+    x = random(1, 5, 16)
+    whole = model(x, at)
+    for t in range(1, 5):
+        assert_roundings(model(x[:, :t], at[:t]), whole[:, :t], 64)
+        other = torch.cat((x[:, :t], random(1, 5 - t, 16, seed=9)), 1)
+        assert_roundings(model(other, at)[:, :t], whole[:, :t], 64)
+        assert (model(other, at)[:, t:] - whole[:, t:]).abs().min() > 0
+
+
+def test_with_several_axes_padding_is_a_segment() -> None:
+    model = MultiHeadAttention(16, 2, scheme=Scheme(rotary=MRope(Rope(8), (2, 2)))).double()
+    real = torch.tensor([[0, 0, 1, 1, 1]])
+    at, x = positions.on_axes(positions.from_padding_mask(real), 2), random(1, 5, 16)
+    with pytest.raises(ValueError, match=r"several axes .* tell no padding: .*segments="):
+        model(x, at)
+    assert_roundings(model(x, at, segments=real)[:, 2:], model(x[:, 2:], at[:, 2:]), 64)
+    assert model(x, at.clamp(min=0) - torch.tensor([1, 0])).isfinite().all()  # left of the image
+
+
+# --- small things ---
+
+
+def test_tables_without_a_rotation_to_use_them_are_refused() -> None:
+    model = MultiHeadAttention(16, 2)
+    with pytest.raises(ValueError, match="tables= were given, but this layer's scheme has no"):
+        model(torch.randn(1, 4, 16), tables=ROPE.tables(POSITIONS, POSITIONS))
+
+
+def test_frequencies_are_equal_where_their_numbers_are() -> None:
+    made = Rope(8, scaling=Yarn(4.0, 64)).frequencies()
+    assert made == Rope(8, scaling=Yarn(4.0, 64)).frequencies()
+    assert made != replace(made, inv_freq=made.inv_freq * 2)
+    assert made != replace(made, attention_factor=1.0)
+    assert made != replace(made, inv_freq=made.inv_freq.float())
+    assert made != 3
+    spectrum = Spectrum(torch.tensor([1.0, 10.0]), 10.0, 4)
+    assert spectrum == replace(spectrum)
+    assert spectrum != replace(spectrum, base=9.0)
+    assert spectrum != Frequencies(spectrum.per_radian, 10.0, 4)
+    for value in (made, spectrum):
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(value)

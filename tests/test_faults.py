@@ -6,15 +6,17 @@ numbers are the reporter's where an oracle agrees with them.
 
 import copy
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import oracles
+import oracles_forms
 from posenc import (
     NTK,
     Alibi,
@@ -25,15 +27,18 @@ from posenc import (
     Linear,
     Llama3,
     LongRope,
+    MRope,
     MultiHeadAttention,
     Proportional,
     Rope,
     Scheme,
     Shaw,
     Sinusoidal,
+    Spectrum,
     SwinBias,
     T5Bias,
     Table,
+    XPos,
     Yarn,
     attention,
     elu_plus_one,
@@ -42,8 +47,13 @@ from posenc import (
     rotate,
     rotate_qk,
 )
-from posenc.positions import from_padding_mask, sequence
+from posenc.attention import AttentionImpl
+from posenc.contracts import Pairing
+from posenc.interop.checkpoints import CheckpointError, without_tables
+from posenc.positions import from_padding_mask, on_axes, sequence
+from posenc.registry import ENCODINGS
 from support import (
+    BIASES,
     CAUSAL,
     DIM,
     HEAD_DIM,
@@ -227,24 +237,39 @@ def test_b11_attention_rotates_once_and_scales_keys_once() -> None:
 
 
 def test_b12_each_family_keeps_its_own_pairing_and_width() -> None:
-    x = random(1, 1, 2, 32, dtype=torch.float32)
-    gptj, pythia = Rope(32, pairing="adjacent", rotary_dim=8), Rope(32, rotary_dim=8)
+    x = random(1, 1, 2, 256, dtype=torch.float32)
+    gptj, pythia = Rope(256, pairing="adjacent", rotary_dim=64), Rope(256, rotary_dim=64)
     for rope in (gptj, pythia):
         out = rotate(x, rope.table(sequence(2)))
         expected = [
-            oracles.rotated(row, p, oracles.frequencies(8, 1e4), pairing=rope.pairing)
+            oracles.rotated(row, p, oracles.frequencies(64, 1e4), pairing=rope.pairing)
             for p, row in enumerate(x[0, 0].tolist())
         ]
         assert_roundings(out[0, 0], torch.tensor(expected, dtype=torch.float64), 4)
     assert gptj != pythia
 
 
+@pytest.mark.parametrize("pairing", ["half", "adjacent"])
+def test_b14_converted_channels_or_converted_tables_but_not_both(pairing: Pairing) -> None:
+    """(2, 1088, 64): one pairing's q permuted under the other's table, or left under its own."""
+    x = random(2, 1, 1088, 64, dtype=torch.float32)
+    other: Pairing = "adjacent" if pairing == "half" else "half"
+    order = torch.arange(64).view(32, 2).T.flatten()  # adjacent channels in the order of halves
+    order = order.argsort() if pairing == "half" else order
+    own, theirs = (Rope(64, pairing=p).table(sequence(1088)) for p in (pairing, other))
+    expected = rotate(x, own)
+    assert torch.equal(rotate(x[..., order], theirs), expected[..., order])
+    assert (rotate(x, theirs) - expected).abs().max() > 1
+    for p in (0, 1, 1087):
+        row = oracles.rotated(x[1, 0, p].tolist(), p, oracles.frequencies(64, 1e4), pairing=pairing)
+        assert_roundings(expected[1, 0, p], torch.tensor(row, dtype=torch.float64), 4)
+
+
 def test_b96_a_rotation_of_the_model_width_is_refused_before_the_head_split() -> None:
-    x = random(2, 16, 512, dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"D = 64 channels of one head, got .*\[2, 16, 512\]"):
-        rotate(x, Rope(64).table(sequence(16)))
-    split = x.unflatten(-1, (8, 64)).transpose(1, 2)
-    assert rotate(split, Rope(64).table(sequence(16))).shape == (2, 8, 16, 64)
+    x, table = random(32, 128, 512, dtype=torch.float32), Rope(64).table(sequence(128))
+    with pytest.raises(ValueError, match=r"D = 64 channels of one head, got .*\[32, 128, 512\]"):
+        rotate(x, table)
+    assert rotate(x.unflatten(-1, (8, 64)).transpose(1, 2), table).shape == (32, 8, 128, 64)
 
 
 def test_b97_rotation_runs_along_the_tokens_and_not_along_the_heads() -> None:
@@ -297,7 +322,10 @@ def test_b19_casting_the_model_to_bf16_rounds_no_frequency() -> None:
     model = Model().to(torch.bfloat16)
     made = model.rope.frequencies().inv_freq
     exact = torch.tensor(oracles.frequencies(128, 1e4), dtype=torch.float64)
-    assert ((made - exact).abs() * 4096).max() < 1e-9  # the report: 5 rad at 4,096
+    rounded = exact.bfloat16().double()
+    for length, off in ((512, 0.625), (2048, 2.5), (4096, 5.0)):  # radians, as reported
+        assert ((rounded - exact).abs() * length).max().item() == pytest.approx(off, rel=0.01)
+        assert ((made - exact).abs() * length).max() < 1e-9
 
 
 def test_b20_a_default_dtype_of_bf16_reaches_no_position_and_no_table() -> None:
@@ -319,6 +347,46 @@ def test_b20_a_default_dtype_of_bf16_reaches_no_position_and_no_table() -> None:
         torch.set_default_dtype(torch.bfloat16)
 
 
+class RoundedConstructors(TorchFunctionMode):
+    """zero.Init of a trainer: every floating tensor that is made comes out in bfloat16."""
+
+    MADE = ("arange", "tensor", "empty", "zeros", "ones", "full", "linspace")
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = func.__name__ in self.MADE and out.is_floating_point()
+        return out.to(torch.bfloat16) if made else out
+
+
+@pytest.mark.parametrize("name", ["rope", "xpos", "t5"])
+def test_b20_a_context_that_rounds_new_tensors_reaches_no_position(name: str) -> None:
+    at = sequence(2049)
+    scheme = build(name)
+
+    def values() -> Tensor:
+        if scheme.rotary is not None:
+            return scheme.rotary.tables(at, at).k.sin
+        assert scheme.bias is not None
+        return scheme.bias.per_distance(at)
+
+    plain = values()
+    with RoundedConstructors():
+        assert torch.arange(3.0).dtype == torch.bfloat16
+        assert torch.arange(300.0)[257] == 256  # what the report saw
+        assert sequence(2049).dtype == torch.int64
+        assert torch.equal(values(), plain)
+
+
+def test_b20_what_is_made_under_such_a_context_is_right_after_it() -> None:
+    with RoundedConstructors():
+        made = Alibi(12), Sinusoidal(8), Rope(8, scaling=Yarn(4.0, 64))
+    assert made[0].slopes().tolist() == pytest.approx(oracles.alibi_slopes(12), rel=1e-15)
+    assert made[1:] == (Sinusoidal(8), Rope(8, scaling=Yarn(4.0, 64)))
+    assert torch.equal(
+        made[2].table(sequence(9)).sin, Rope(8, scaling=Yarn(4.0, 64)).table(sequence(9)).sin
+    )
+
+
 def test_b23_512_token_ids_stay_512_positions() -> None:
     assert torch.arange(512).bfloat16().unique().numel() == 385
     with pytest.raises(ValueError, match=r"integers \(int64\), got dtype torch.bfloat16"):
@@ -338,11 +406,33 @@ def test_b25_rotation_keeps_the_dtype_of_queries_and_keys(dtype: torch.dtype) ->
         assert [x.shape for x in out] == [q.shape, k.shape], impl
 
 
+def test_b25_xpos_keeps_the_dtype_too() -> None:
+    q, at = random(1, 2, 8, 64, dtype=torch.bfloat16), sequence(8)
+    assert [x.dtype for x in rotate_qk(q, q.clone(), XPos(Rope(64)).tables(at, at))] == [
+        q.dtype
+    ] * 2
+
+
+def test_b27_casting_tensors_behind_the_back_of_modules_rounds_no_frequency() -> None:
+    """ZeRO casts parameters and buffers one by one, and calls no `.to()` that could be overridden."""
+    model = Model()
+    before = model.rope.table(sequence(4096))
+    for held in (*model.parameters(), *model.buffers()):
+        held.data = held.data.bfloat16()
+    after = model.rope.table(sequence(4096))
+    assert torch.equal(after.cos, before.cos) and torch.equal(after.sin, before.sin)
+    out = model.layer(random(1, 9, 256, dtype=torch.bfloat16))
+    assert out.dtype == torch.bfloat16 and out.isfinite().all()
+
+
 def test_b29_alibi_at_1023_is_exact_and_not_a_product_in_bf16() -> None:
     slope = 2.0**-0.5
     bias = Alibi(16).dense(torch.tensor([1024]), torch.tensor([0, 1]))
     assert bias[0, 0, 0].tolist() == pytest.approx([-1024 * slope, -1023 * slope])
     assert 1023 * slope == pytest.approx(723.370, abs=1e-3)
+    assert 1024 * slope == pytest.approx(724.077, abs=1e-3)
+    rounded = torch.tensor([1023, 1024]).bfloat16() * torch.tensor(slope).bfloat16()
+    assert rounded.tolist() == [724, 724]  # what the reference made
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
@@ -376,10 +466,12 @@ def test_b30_b31_b33_a_model_made_on_meta_needs_no_table_refilled(report: str) -
 def test_b36_nothing_is_a_buffer(name: str) -> None:
     scheme = build(name)
     model = MultiHeadAttention(DIM, HEADS, scheme=scheme, mask=mask_of(name))
-    run: Any = positions_of(name, 24)
-    model(random(1, 24, DIM, dtype=torch.float32), run)
-    assert not list(model.buffers())
-    assert not [b for part in scheme.modules().values() for b in part.buffers()]
+    keys = list(model.state_dict())
+    for length in (17, 23) if ENCODINGS[name].positions is None else (24,):  # two ranks
+        model(random(1, length, DIM, dtype=torch.float32), positions_of(name, length))
+        assert not list(model.buffers())
+        assert not [b for part in scheme.modules().values() for b in part.buffers()]
+        assert list(model.state_dict()) == keys
 
 
 def test_b38_a_checkpoint_holds_no_table_of_a_value() -> None:
@@ -389,6 +481,41 @@ def test_b38_a_checkpoint_holds_no_table_of_a_value() -> None:
     assert set(bias.state_dict()) == {"weight"}
     assert set(T5Bias(2).state_dict()) == {"weight"}
     assert not Alibi(2).state_dict()
+
+
+def test_b38_tables_in_an_older_checkpoint_are_compared_and_left_out() -> None:
+    real, model = Model(), Model()
+    scheme = Scheme(rotary=real.rope)
+    stored = real.rope.frequencies().inv_freq.float()
+    state = {
+        **real.state_dict(),
+        "embeddings.position_ids": torch.arange(512)[None],
+        "layer.rotary_emb.inv_freq": stored,
+        "rope.freqs": stored.clone(),
+    }
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        model.load_state_dict(state)
+    model.load_state_dict(without_tables(state, scheme))
+    assert torch.equal(model.layer.q.weight, real.layer.q.weight)
+    with pytest.raises(CheckpointError, match=r"position_ids.* is not 0, 1, 2"):
+        without_tables({"position_ids": torch.arange(2, 9)[None]}, scheme)
+    with pytest.raises(CheckpointError, match="the scheme rotates nothing"):
+        without_tables({"inv_freq": stored}, Scheme())
+
+
+def test_b39_a_stored_frequency_that_is_not_the_formula_is_reported() -> None:
+    """ESM was trained under what its checkpoint holds: the difference is told, the choice is left."""
+    rope = Rope(128)
+    exact = torch.tensor(oracles.frequencies(128, 1e4), dtype=torch.float64)
+    without_tables({"inv_freq": exact.bfloat16()}, Scheme(rotary=rope))  # at its own precision
+    for stored, told in (
+        (exact.bfloat16().float(), r"up to 0\.003\d* of their size, as if rounded to bfloat16"),
+        (torch.tensor(oracles.frequencies(128, 5e5)).float(), r"up to 0\.979 of their size$"),
+        (exact.float()[:32], r"holds \[32\] frequencies, the scheme \[64\]"),
+        (exact.float() * math.nan, "up to nan"),
+    ):
+        with pytest.raises(CheckpointError, match=f"'a.inv_freq' .*{told}"):
+            without_tables({"a.inv_freq": stored}, Scheme(rotary=rope))
 
 
 def test_b41_inference_mode_leaves_nothing_that_breaks_training() -> None:
@@ -444,13 +571,26 @@ def test_b44_keys_of_an_earlier_base_are_never_scored_by_queries_of_a_later_one(
 
 
 def test_b47_crossing_the_trained_length_moves_the_whole_cache() -> None:
-    """Prompt within 64, then longer: after rerotate all keys carry the long factors."""
-    rope = Rope(HEAD_DIM, scaling=LongRope((1.0, 1.1, 1.2, 1.3), (1.0, 2.0, 8.0, 30.0), 32.0, 64))
-    longer = rope.at_length(70)
-    assert longer != rope and longer.at_length(64) == rope
-    k, at = random(1, 2, 60, HEAD_DIM), sequence(60)
-    moved = rerotate(rotate(k, rope.table(at)), at, rope, longer)
-    assert_roundings(moved.float(), rotate(k, longer.table(at)), 8)
+    """4,090 tokens and 20 more, trained at 4,096: short keys never meet long queries."""
+    short, long = (1.0, 1.1, 1.2, 1.3), (1.0, 2.0, 8.0, 30.0)
+    rope = Rope(HEAD_DIM, scaling=LongRope(short, long, 32.0, 4096))
+    longer = rope.at_length(4110)
+    assert longer != rope and longer.at_length(4096) == rope
+    expected = oracles.longrope_frequencies(HEAD_DIM, 1e4, long)
+    assert longer.frequencies().inv_freq.tolist() == pytest.approx(expected, rel=1e-13)
+    torch.manual_seed(0)
+    first = MultiHeadAttention(DIM, HEADS, scheme=Scheme(rotary=rope))
+    then = MultiHeadAttention(DIM, HEADS, scheme=Scheme(rotary=longer))
+    then.load_state_dict(first.state_dict())
+    x, cache = random(1, 4110, DIM, dtype=torch.float32), KVCache()
+    with torch.no_grad():
+        first(x[:, :4090], cache=cache)
+        with pytest.raises(ValueError, match="rerotate"):
+            then(x[:, 4090:], cache=cache)
+        assert cache.keys is not None and cache.positions is not None
+        cache.keys = rerotate(cache.keys, cache.positions, rope, longer)
+        cache.encoding = longer
+        assert_roundings(then(x[:, 4090:], cache=cache), then(x)[:, 4090:], 64)
 
 
 def test_b49_a_short_prompt_takes_the_short_factors_whatever_was_allocated() -> None:
@@ -525,6 +665,12 @@ def test_b62_llama3_falls_strictly_from_one_band_to_the_next() -> None:
     plain = torch.tensor(oracles.frequencies(128, 5e5), dtype=torch.float64)
     assert (made.diff() < 0).all()
     assert ((made <= plain * (1 + 1e-12)) & (made >= plain / 8 * (1 - 1e-12))).all()
+    for turns, kept in ((4.0, 1.0), (1.0, 1 / 8)):  # continuous where the bands meet
+        for nudge in (1 - 1e-9, 1 + 1e-9):
+            edge = torch.tensor([8192 / (turns * nudge * 2 * math.pi)], dtype=torch.float64)
+            spectrum = Spectrum(edge, 500_000.0, 128)
+            ratio = Llama3(8.0, 8192)(spectrum).inv_freq / spectrum.inv_freq
+            assert ratio.item() == pytest.approx(kept, rel=1e-6)
 
 
 def test_b63_dynamic_ntk_below_the_trained_length_keeps_the_base() -> None:
@@ -565,6 +711,12 @@ def test_b90_channels_past_the_rotary_width_are_untouched() -> None:
     for impl, out in every_rotation(x, Rope(16, rotary_dim=4).table(sequence(5, start=1))):
         assert torch.equal(out[..., 4:], x[..., 4:]), impl
         assert (out[..., :4] != x[..., :4]).all(), impl
+    at = sequence(5, start=1)
+    several = MRope(Rope(16, rotary_dim=4), (1, 1)).table(on_axes(at, 2))  # the path of the report
+    amplified = XPos(Rope(16, rotary_dim=4)).table(at, side="key")
+    for table in (several, amplified):
+        out = rotate(x, table)
+        assert torch.equal(out[..., 4:], x[..., 4:]) and (out[..., :4] != x[..., :4]).all()
 
 
 def test_b92_frequencies_are_those_of_the_rotary_width() -> None:
@@ -619,6 +771,20 @@ def test_b109_padded_rows_go_on_from_their_own_last_position() -> None:
     assert cache.next_positions(1).flatten().tolist() == lengths
     model(random(2, 1, DIM), segments=torch.ones(2, 1, dtype=torch.int64), cache=cache)
     assert cache.next_positions(1).flatten().tolist() == [4, 6]
+
+
+def test_b111_three_axes_are_one_row_and_not_three_packed_ones() -> None:
+    """256 tokens at text positions on three axes: causal over all, [0, 256] and no shorter run."""
+    rope = MRope(Rope(HEAD_DIM), (1, 1, 2))
+    ids = sequence(256)
+    with pytest.raises(ValueError, match=r"shape \[T, 3\] or \[B, T, 3\] .*got \[3, 1, 256\]"):
+        rope.table(ids.expand(3, 1, 256))
+    x = random(1, 256, DIM)
+    torch.manual_seed(0)
+    several = MultiHeadAttention(DIM, HEADS, scheme=Scheme(rotary=rope)).double()
+    single = MultiHeadAttention(DIM, HEADS, scheme=Scheme(rotary=rope.rope)).double()
+    single.load_state_dict(several.state_dict())
+    assert_roundings(several(x, on_axes(ids, 3)[None]), single(x), 16)
 
 
 def test_b113_roberta_counts_from_the_row_after_the_padding_row() -> None:
@@ -761,6 +927,8 @@ def test_b133_a_scaled_rope_has_no_last_position() -> None:
 def test_b135_a_position_before_the_table_is_refused_and_reads_no_row_from_the_end(
     position: int,
 ) -> None:
+    with pytest.raises(ValueError, match=r"\[0, 4999\], got position 5000"):
+        Learned(5000, 2).encode(sequence(5001))
     with pytest.raises(ValueError, match=rf"\[0, 4999\], got position {position}"):
         Learned(5000, 2).encode(torch.tensor([position]))
     with pytest.raises(ValueError, match=r"\[-1, 4999\], got position -2"):
@@ -776,6 +944,16 @@ def test_b137_sinusoids_of_negative_positions_are_odd_and_cosines_even() -> None
     made = Sinusoidal(6).encode(torch.arange(-3, 4))
     assert torch.equal(made[:, 0::2], -made.flip(0)[:, 0::2])
     assert torch.equal(made[:, 1::2], made.flip(0)[:, 1::2])
+
+
+def test_b137_a_table_of_distances_covers_every_length() -> None:
+    """Relative ids were a matrix of 512 × 512; clipped distances have no last one."""
+    far = torch.tensor([0, 511, 512, 100_000])
+    shaw = Shaw(HEAD_DIM, max_distance=16).double()
+    q, k = random(1, HEADS, 1, HEAD_DIM), random(1, HEADS, 4, HEAD_DIM)
+    logits = shaw.key_logits(q, k, torch.tensor([512]), far)
+    picked = shaw.keys[[oracles.shaw_row(int(p) - 512, 16) for p in far]]
+    assert_roundings(logits[0, 0, 0], picked @ q[0, 0, 0], 4)
 
 
 # --- BIAS ----------------------------------------------------------------------------------------
@@ -802,6 +980,7 @@ def test_b140_the_published_order_is_not_repaired() -> None:
     slopes = Alibi(40).slopes()
     assert slopes[32].item() == pytest.approx(0.917004, abs=1e-6)
     assert slopes[32] > slopes[0]
+    assert slopes.tolist() == pytest.approx(oracles.alibi_slopes(40), rel=1e-15)
 
 
 def test_b144_row_constants_cancel_and_the_diagonal_is_zero() -> None:
@@ -830,6 +1009,22 @@ def test_b148_the_last_t5_bucket_holds_all_beyond() -> None:
         bias = T5Bias(1, bidirectional=bidirectional)
         assert bias.bucket(torch.tensor(relative)).tolist() == buckets
         assert [oracles.t5_bucket(r, bidirectional=bidirectional) for r in relative] == buckets
+
+
+def test_b149_cross_attention_takes_no_bias_of_self_attention() -> None:
+    """T5's decoder has a bias between its own tokens, none between it and the encoder."""
+    q, k, v = heads(5, num_queries=3, batch=1)
+    out = attention(q, k, v, scale=1.0, mask=None)
+    for h in range(HEADS):
+        logits = [[oracles.dot(a, b) for b in k[0, h].tolist()] for a in q[0, h].tolist()]
+        values = v[0, h].tolist()
+        exact = oracles.softmax_attention(logits, lambda i, j: True, lambda i, j: values[j])  # noqa: B023
+        assert_roundings(out[0, h], torch.tensor(exact, dtype=torch.float64), 16)
+    weights = torch.softmax(q @ k.mT, -1)
+    with pytest.raises(TypeError, match="bias= takes a LogitBias, got Tensor"):
+        Scheme(bias=weights)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="5 queries but 3 keys: give q_pos and k_pos"):
+        attention(k, q, q, scheme=Scheme(bias=T5Bias(HEADS)), mask=None)
 
 
 @pytest.mark.parametrize("max_distance", [8, 16, 0, -1])
@@ -915,6 +1110,96 @@ def test_b175_in_place_rotation_refuses_what_it_would_corrupt() -> None:
         rotate_qk(q, k[:, :1].expand(-1, 4, -1, -1), tables, inplace=True)
     with torch.no_grad():
         rotate_qk(q.clone().requires_grad_(), k.clone(), tables, inplace=True)
+
+
+def test_b130_prompts_on_both_sides_of_a_switch_of_paths_agree() -> None:
+    """A prompt of 25 tokens is the one of 21 and four more, whichever path the length takes."""
+    q, k, v = heads(1030, batch=1, dtype=torch.float32)
+    for name in ("rope", "alibi", "t5", "shaw"):
+        scheme = build(name)
+        with torch.no_grad():
+            whole = attention(q, k, v, scheme=scheme)
+            for n in (21, 23, 24, 25, 511, 512, 513, 1024, 1025):
+                part = attention(q[:, :, :n], k[:, :, :n], v[:, :, :n], scheme=scheme)
+                assert_roundings(part, whole[:, :, :n].double(), 64)
+    for n in (21, 25):
+        at, x = sequence(n), q[:, :, :n]
+        exact = rotate(x.double(), ROPE.table(at, dtype=torch.float64))
+        for _, out in every_rotation(x, ROPE.table(at)):
+            assert_roundings(out, exact, 4)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_b167_every_third_pair_is_the_same_compiled(backend: str) -> None:
+    """Rows at pairs 1, 4, 7 …, columns at 2, 5, 8 …, of (24, 20, 20): a strided write went wrong."""
+    mrope = MRope(Rope(128, 1e6), (24, 20, 20), "interleaved")
+    assert list(mrope.axis_of_pair) == [
+        oracles_forms.mrope_axis(pair, (24, 20, 20), "interleaved") for pair in range(64)
+    ]
+    at = torch.tensor([[0, 0, 0], [3, 1, 4], [900, 17, 40]])
+    torch._dynamo.reset()
+    compiled = torch.compile(mrope.table, backend=backend, fullgraph=True)
+    eager = mrope.table(at)
+    made = compiled(at)
+    assert torch.equal(made.cos, eager.cos) and torch.equal(made.sin, eager.sin)
+    angles = [
+        oracles_forms.mrope_angles(p, 128, 1e6, (24, 20, 20), "interleaved") for p in at.tolist()
+    ]
+    exact = torch.tensor([[math.cos(a) for a in row] for row in angles], dtype=torch.float64)
+    assert_roundings(made.cos[0], exact, 1)
+
+
+@pytest.mark.parametrize("name", [*BIASES, "rope", "shaw"])
+@pytest.mark.parametrize("impl", get_args(AttentionImpl))
+def test_b177_b179_a_gradient_arrives_on_the_cpu_or_the_refusal_says_why(
+    name: str, impl: Any
+) -> None:
+    """Some kernels have no backward on the CPU, some none for the bias: never in silence."""
+    scheme, at = build(name), positions_of(name, 24)
+    learned = [p for part in scheme.modules().values() for p in part.parameters()]
+    if name == "alibi":
+        scheme = Scheme(bias=Alibi(HEADS, learned=True))
+        learned = [*scheme.modules()["bias"].parameters()]
+    q, k, v = (x.requires_grad_() for x in heads(24, dtype=torch.float32))
+    run: dict[str, Any] = {"scheme": scheme, "mask": mask_of(name)}
+    if ENCODINGS[name].positions is not None:
+        run["k_pos"] = at
+    wanted = [q, k, v, *learned]
+    exact = torch.autograd.grad(attention(q, k, v, impl="reference", **run).square().sum(), wanted)
+    try:
+        out = attention(q, k, v, impl=impl, **run)
+    except ValueError as refused:
+        if impl in ("auto", "sdpa", "reference") or f"impl={impl!r}" not in str(refused):
+            raise
+        return
+    made = torch.autograd.grad(out.square().sum(), wanted)
+    for got, expected in zip(made, exact, strict=True):
+        assert_roundings(got, expected.double(), 256)
+
+
+class Exported(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.scheme = build(name)
+        self.learned = nn.ModuleDict(self.scheme.modules())
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, scheme=self.scheme)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rope", "alibi", "t5"])
+def test_b181_an_exported_graph_holds_no_length(name: str) -> None:
+    """Exported at 1,024 tokens, run at 512: positions are made in the graph, not baked into it."""
+    model = Exported(name)
+    tokens = torch.export.Dim.AUTO
+    shapes = tuple({2: tokens} for _ in range(3))
+    exported = torch.export.export(
+        model, heads(1024, batch=1, dtype=torch.float32), dynamic_shapes=shapes
+    ).module()
+    for length in (1024, 512):
+        given = heads(length, batch=1, dtype=torch.float32, seed=3)
+        assert_roundings(exported(*given), model(*given).double(), 64)
 
 
 def test_deep_copies_share_nothing_that_learns() -> None:

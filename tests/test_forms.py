@@ -169,14 +169,21 @@ def test_text_is_rotated_as_by_the_rope_itself() -> None:
             assert ours.attention_factor == theirs.attention_factor
 
 
-def test_axes_of_unequal_width_are_split_once() -> None:
+def test_b161_axes_of_unequal_width_are_split_once() -> None:
     """diffusers#12538 (B161): head 64 is [24, 20, 20] everywhere; 21 channels are no pairs."""
     rope = AxialRope(64, split=(24, 20, 20))
     assert [rope.axis_of_pair.count(axis) for axis in range(3)] == [12, 10, 10]
     with pytest.raises(ValueError, match=r"even number of channels .* got \(22, 21, 21\)"):
         AxialRope(64, split=(22, 21, 21))
     assert AxialRope(128, split=3).axis_dims == (42, 42, 42)  # 2 channels pass through
-    assert AxialRope(64, split=2) == AxialRope(64, split=(32, 32))  # B170: a number or a tuple
+
+
+def test_b170_a_size_is_a_number_or_a_pair() -> None:
+    """Open-Sora-Plan#375: base_size=16 was indexed like a list."""
+    assert AxialRope(64, split=2) == AxialRope(64, split=(32, 32))
+    square, pair = SwinBias(2, window=16), SwinBias(2, window=(16, 16))
+    assert square.window == pair.window == (16, 16)
+    assert square.weight.shape == pair.weight.shape == (31 * 31, 2)
 
 
 def test_scaling_acts_on_each_axis() -> None:
@@ -513,7 +520,7 @@ def test_moved_keys_are_those_of_the_new_positions(name: str) -> None:
     assert_roundings(moved, rotate(k, form.tables(new, new, dtype=torch.float64).k), 64)
 
 
-def test_moving_touches_only_the_channels_that_turn() -> None:
+def test_b127_moving_touches_only_the_channels_that_turn() -> None:
     """ggml-org/llama.cpp#4889 (B127): Phi-2 has heads of 80, of which 32 turn."""
     rope = Rope(80, rotary_dim=32)
     k, at = random(1, 2, 6, 80, dtype=torch.bfloat16), sequence(6, start=10)
@@ -526,7 +533,7 @@ def test_moving_touches_only_the_channels_that_turn() -> None:
 @pytest.mark.parametrize(
     ("dtype", "drift", "single"), [(torch.float16, 7.5e-2, 2.5e-4), (torch.bfloat16, 0.66, 1.7e-3)]
 )
-def test_one_move_is_rounded_once(dtype: torch.dtype, drift: float, single: float) -> None:
+def test_b128_one_move_is_rounded_once(dtype: torch.dtype, drift: float, single: float) -> None:
     """ggml-org/llama.cpp#4097 (B128): a thousand shifts by −1 of a rounded key drift away."""
     rope, k = Rope(64), random(1, 8, 1, 64)
     start = sequence(1, start=1000)
@@ -646,7 +653,7 @@ def test_a_scheme_applies_its_query_scale() -> None:
 # --- Head slices under tensor parallelism --------------------------------------------------------
 
 
-def test_slopes_of_a_rank_are_those_of_its_heads() -> None:
+def test_b143_slopes_of_a_rank_are_those_of_its_heads() -> None:
     """Megatron-DeepSpeed#227, flashinfer#1606 (B143): 8 heads over 2 ranks."""
     local = HeadSlice(Alibi(8), 4, 4)
     slopes = -local.per_distance(torch.tensor([1]), dtype=torch.float64)[:, 0]
@@ -752,7 +759,7 @@ def test_mistakes_name_what_was_given(make: Callable[[], Any], message: str) -> 
 
 
 @pytest.mark.parametrize("name", ["contiguous", "axial", "mixed"])
-def test_positions_need_their_axes(name: str) -> None:
+def test_b111_positions_need_their_axes(name: str) -> None:
     """huggingface/transformers#44911 (B111): axes are the last dimension, never the first."""
     form, axes = form_of(name), num_axes(form_of(name))
     for shape in ((9,), (axes, 9), (axes, 1, 9), (1, 9, axes + 1)):

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from posenc import Linear, Llama3, LongRope, MRope, Rope, Yarn
+import oracles
+from posenc import Linear, Llama3, LongRope, MRope, Rope, T5Bias, Yarn
+from posenc.interop.extend import extend_config
 from posenc.interop.hf import ConfigError, scheme_from_config
+from posenc.interop.mistakes import warnings_about
 from posenc.interop.qwen import QwenNTK
 
 
@@ -145,3 +148,43 @@ def test_b93_a_proportional_share_is_not_a_smaller_rotary_width() -> None:
     rope = rope_of(llama(hidden_size=32, rope_parameters={**section, "rope_theta": 1e4}))
     assert rope.rotary_dim == 8
     assert rope.frequencies().inv_freq.tolist() == [1, 0, 0, 0]
+
+
+def test_b85_the_training_factor_goes_into_the_config_and_comes_back() -> None:
+    """A model tuned for 32k tokens from 4k: without linear scaling by 8 its output is empty."""
+    tuned = extend_config(llama(max_position_embeddings=4096), to=32768, method="linear").config
+    assert tuned["max_position_embeddings"] == 32768
+    rope = rope_of(tuned)
+    assert rope == Rope(64, scaling=Linear(8.0))
+    expected = [oracles.frequency(i, 64, 1e4) / 8 for i in range(32)]
+    assert rope.frequencies().inv_freq.tolist() == pytest.approx(expected, rel=1e-13)
+    left_out = {k: x for k, x in tuned.items() if k not in ("rope_scaling", "rope_parameters")}
+    assert rope_of(left_out) != rope
+
+
+@pytest.mark.parametrize("kind", ["smollm3", "llama4_text"])
+def test_b102_layers_without_rotation_are_every_fourth(kind: str) -> None:
+    """no_rope_layers holds 1 where a layer rotates; left out, the interval says the same."""
+    still = list(range(3, 36, 4))
+    base = {**llama(num_hidden_layers=36), "model_type": kind}
+    listed = [int((layer + 1) % 4 != 0) for layer in range(36)]
+    for config in (
+        {**base, "no_rope_layer_interval": 4},
+        {**base, "no_rope_layers": listed},
+        base,
+    ):
+        model = scheme_from_config(config)
+        assert [i for i in range(36) if not model.uses_rope(i)] == still
+        assert model.layers[3].rotary is None and model.layers[0].rotary is not None
+    assert still == [3, 7, 11, 15, 19, 23, 27, 31, 35]
+    name = {w.name: w.text for w in warnings_about({**base, "no_rope_layers": listed}, model)}
+    assert str(still) in name["no-rope-layers"]
+
+
+def test_b149_t5_has_a_bias_of_its_own_on_each_side_and_none_across() -> None:
+    t5 = {"model_type": "t5", "d_model": 64, "num_layers": 2, "num_heads": 4, "d_kv": 16}
+    model = scheme_from_config(t5)
+    assert model.encoder is not None
+    sides = (model.encoder.scheme.bias, model.scheme.bias)
+    assert [bias.bidirectional for bias in sides if isinstance(bias, T5Bias)] == [True, False]
+    assert model.encoder.scheme.bias is not model.scheme.bias

@@ -64,7 +64,7 @@ LAYERS: dict[str, Callable[[], MultiHeadAttention]] = {
 # --- Rows of tokens ------------------------------------------------------------------------------
 
 
-def test_phases_follow_values_not_lengths() -> None:
+def test_b106_phases_follow_values_not_lengths() -> None:
     """Megatron-LM#453 (B106): positions [7, 8, 9] and packed [0, 1, 2, 0, 1] are what they say."""
     rope = Rope(8)
     for values in ([7, 8, 9], [0, 1, 2, 0, 1]):
@@ -73,7 +73,7 @@ def test_phases_follow_values_not_lengths() -> None:
             assert torch.equal(table.cos[0, t], rope.table(torch.tensor([value])).cos[0, 0])
 
 
-def test_padding_rules_by_hand() -> None:
+def test_b113_padding_rules_by_hand() -> None:
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
     assert from_padding_mask(mask).tolist() == [
         [-1, -1, 0, 1, 2],
@@ -87,7 +87,7 @@ def test_padding_rules_by_hand() -> None:
         from_padding_mask(torch.tensor([[0, 2]]))
 
 
-def test_left_padding_without_a_mask_is_told_apart() -> None:
+def test_b108_left_padding_without_a_mask_is_told_apart() -> None:
     """transformers#21080 (B108): a padded prompt's learned positions start at its first token."""
     table = Learned(8, DIM)
     x = random(1, 3, DIM, dtype=torch.float32)
@@ -98,7 +98,7 @@ def test_left_padding_without_a_mask_is_told_apart() -> None:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_next_positions_are_each_rows_own(side: str) -> None:
+def test_b109_next_positions_are_each_rows_own(side: str) -> None:
     """unsloth#3699 (B109): lengths 3 and 5, the next tokens are at 3 and 5, not 5 and 5."""
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     at = from_padding_mask(mask if side == "left" else mask.flip(-1))
@@ -116,7 +116,7 @@ def test_what_follows_an_image_is_text_after_its_largest_coordinate() -> None:
     assert following(batch, 2, num_axes=3)[1].tolist() == [[17] * 3, [18] * 3]
 
 
-def test_an_offset_counts_keys_already_stored() -> None:
+def test_b118_an_offset_counts_keys_already_stored() -> None:
     """onnxruntime-genai#2354, tiny-llm#46 (B118): a prompt of 9 goes on at 9, one of 6 at 6."""
     for length in (9, 6):
         q_pos, k_pos = query_key_positions(1, length + 1, None, None)
@@ -124,7 +124,7 @@ def test_an_offset_counts_keys_already_stored() -> None:
         assert following(sequence(length), 3).tolist() == [length, length + 1, length + 2]
 
 
-def test_virtual_tokens_come_before_the_query() -> None:
+def test_b115_virtual_tokens_come_before_the_query() -> None:
     """transformers#42508 (B115): with 5 virtual tokens, a decoded query stands at the past length."""
     keys = torch.cat((sequence(5), sequence(3, start=5)))
     assert following(keys, 1).tolist() == [8]
@@ -172,7 +172,7 @@ def test_rejected_drafts_leave_no_trace(name: str, drafts: list[tuple[int, int]]
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_tokens_left_after_an_eviction_stand_side_by_side(name: str) -> None:
+def test_b125_tokens_left_after_an_eviction_stand_side_by_side(name: str) -> None:
     """streaming-llm#73 (B125): 4 sinks and a window of 8 at the 20th token are at 0 … 11."""
     model, cache = LAYERS[name](), KVCache()
     x = random(2, 21, DIM)
@@ -191,7 +191,7 @@ def test_tokens_left_after_an_eviction_stand_side_by_side(name: str) -> None:
         assert (got - expected[:, -1:]).abs().max() < 2**-21 * expected.abs().max()
 
 
-def test_many_moves_are_rounded_once() -> None:
+def test_b128_many_moves_are_rounded_once() -> None:
     """ggml-org/llama.cpp#4097 (B128): a cache that slides by one, five hundred times."""
     rope, cache = Rope(8), KVCache()
     k = random(1, 1, 4, 8, seed=1)
@@ -223,14 +223,14 @@ def test_a_cache_says_what_does_not_fit() -> None:
 LAYOUTS = ("contiguous", "zigzag", "striped")
 
 
-def test_zigzag_shards_by_hand() -> None:
+def test_b182_zigzag_shards_by_hand() -> None:
     """Megatron-LM#560 (B182): 16 tokens over 2 ranks."""
     assert shard(16, 0, 2, layout="zigzag").tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
     assert shard(16, 1, 2, layout="zigzag").tolist() == [4, 5, 6, 7, 8, 9, 10, 11]
     assert shard(16, 1, 2).tolist() == list(range(8, 16))
 
 
-def test_tokens_that_do_not_divide_are_an_error() -> None:
+def test_b185_tokens_that_do_not_divide_are_an_error() -> None:
     """EasyContext#47 (B185): 2,999 tokens over 4 ranks were shards of 750, 750, 750, 749."""
     with pytest.raises(ValueError, match=r"2999 tokens do not divide over 4 ranks .*: pad to 3000"):
         shard(2999, 0, 4, layout="zigzag")
@@ -376,14 +376,14 @@ def test_time_in_seconds_is_cut_after_the_product(step: Fraction, tokens: Fracti
     assert [tuple(cell) for cell in made.tolist()] == expected
 
 
-def test_half_seconds_are_not_lost() -> None:
+def test_b163_half_seconds_are_not_lost() -> None:
     """transformers#48669 (B163): seconds per grid were cut to 0 before the product."""
     for seconds, expected in ((0.5, [0, 1, 2, 3]), (0.75, [0, 1, 3, 4])):
         made = multimodal([Video(4, 1, 1, seconds)], tokens_per_second=2)
         assert made[:, 0].tolist() == expected
 
 
-def test_still_images_have_no_time_to_stretch() -> None:
+def test_b164_still_images_have_no_time_to_stretch() -> None:
     """transformers#45325 (B164): the clock of the videos does not move what follows an image."""
     plain = multimodal([Text(2), Image(2, 2), Text(1)])
     clocked = multimodal([Text(2), Image(2, 2), Text(1)], tokens_per_second=25)

@@ -87,7 +87,7 @@ def test_a_swap_is_the_model_built_with_that_scaling(kind: str, method: str) -> 
         assert torch.equal(logits(plain), expected)
 
 
-def test_yarn_with_a_softmax_scale_reaches_deepseek_s_attention() -> None:
+def test_b59_yarn_with_a_softmax_scale_reaches_deepseek_s_attention() -> None:
     """B59: mscale_all_dim multiplies the softmax scale, of channels that do not turn as well."""
     keys = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 16,
             "mscale": 1.0, "mscale_all_dim": 1.0, "rope_theta": 10_000.0}  # fmt: skip
@@ -163,7 +163,7 @@ MROPE_SECTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", ["llama", "olmo2", "cohere", "glm4", "gpt_oss", "gptj"])
-def test_in_bfloat16_the_same_rope_gives_the_same_logits(kind: str) -> None:
+def test_b27_in_bfloat16_the_same_rope_gives_the_same_logits(kind: str) -> None:
     """Some modules round cos and sin to the dtype of the activations, OLMo's keep float32."""
     made = model(kind)
     for weight in made.parameters():

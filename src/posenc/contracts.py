@@ -71,6 +71,7 @@ class Table:
     pairing: Pairing
     head_dim: int
     start: int = 0  # the first channel that turns
+    amplified: bool = False  # each position has amplitudes of its own, however large (xPos)
 
     def __post_init__(self) -> None:
         if self.cos.shape != self.sin.shape or self.start + self.rotary_dim > self.head_dim:

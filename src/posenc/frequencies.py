@@ -5,7 +5,8 @@ Angles never take the dtype of activations: in bfloat16 the position 257 is 256.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,20 @@ from torch import Tensor
 __all__ = ["Frequencies", "Spectrum", "angles", "check_base", "geometric", "host_for"]
 
 
-@dataclass(frozen=True)
+def _same(one: Any, other: Any) -> Any:
+    """Field by field, tensors by their values: what `==` means for a value that holds a tensor."""
+    if type(one) is not type(other):
+        return NotImplemented
+    pairs = [(getattr(one, field.name), getattr(other, field.name)) for field in fields(one)]
+    return all(
+        (a.dtype, a.device) == (b.dtype, b.device) and torch.equal(a, b)
+        if isinstance(a, Tensor)
+        else a == b
+        for a, b in pairs
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class Spectrum:
     """Unscaled rotation speeds, what a scaling method starts from."""
 
@@ -21,13 +35,16 @@ class Spectrum:
     base: float
     rotary_dim: int
 
+    __eq__ = _same
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
     @property
     def inv_freq(self) -> Tensor:
         """Radians per position."""
         return 1.0 / self.per_radian
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Frequencies:
     """Radians per position for each pair, `[pairs]`, and two amplitudes.
 
@@ -38,6 +55,9 @@ class Frequencies:
     inv_freq: Tensor
     attention_factor: float = 1.0
     softmax_scale: float = 1.0
+
+    __eq__ = _same
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
 def geometric(

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from posenc.contracts import RotaryTables, Table
+from posenc.positions.checks import assert_on_device
 
-__all__ = ["RotateImpl", "rotate", "rotate_qk"]
+__all__ = ["RotateImpl", "check_amplitude", "rotate", "rotate_qk"]
 
 RotateImpl = Literal["auto", "native", "eager", "reference"]
+HALF_AMPLITUDE = 1024  # float16 ends at 2**16, its normal numbers at 2**-14
 BLOCK_BYTES = 1 << 18  # of one block's rotated channels: its temporaries stay in cache
 
 
@@ -149,4 +151,23 @@ def _check(x: Tensor, table: Table, name: str) -> None:
     if table.cos.shape[0] not in (1, x.shape[0]):
         raise ValueError(
             f"{name} has batch {x.shape[0]}, but positions were given for {table.cos.shape[0]} rows"
+        )
+    if table.amplified and x.dtype == torch.float16:
+        check_amplitude(table, name)
+
+
+def check_amplitude(table: Table, name: str) -> None:
+    """Raise where float16 could not hold what the table makes of `name`."""
+    if table.cos.device.type == "meta":
+        return
+    amplitude = (table.cos.square() + table.sin.square()).sqrt()
+    fits = (amplitude <= HALF_AMPLITUDE) & (amplitude >= 1 / HALF_AMPLITUDE)
+    message = f"float16 has room for amplitudes between 1/{HALF_AMPLITUDE} and {HALF_AMPLITUDE}"
+    if table.cos.device.type != "cpu" or torch.compiler.is_compiling():
+        assert_on_device(fits.all(), message)
+    elif not fits.all():
+        given = amplitude[~fits].flatten()[0]
+        raise ValueError(
+            f"{message}, but the table of {name} multiplies by {given:.3g}: rotate in bfloat16 or "
+            "float32, or take an origin nearer to the tokens or a larger scale_base"
         )

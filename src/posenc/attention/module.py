@@ -1,6 +1,9 @@
 """Multi-head attention with projections, for pasting into a model: it takes any Scheme."""
 
+import copy
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import torch
@@ -10,7 +13,7 @@ from posenc.attention.softmax import attention
 from posenc.contracts import RotaryTables, Scheme, rows
 from posenc.masks import Mask, causal, same_segment
 from posenc.positions import check_positions, following, sequence
-from posenc.positions.checks import host_all
+from posenc.positions.checks import assert_on_device, host_all
 from posenc.rotary import rerotate
 from posenc.rotate import rotate_qk
 
@@ -28,6 +31,8 @@ class KVCache:
 
     Keys are stored rotated. Queries under another rotation are an error (`posenc.rerotate` moves
     keys over); the next position follows each row's own last one, so padded rows stay right.
+    `copy.deepcopy` takes a snapshot to branch from: tensors of its own without their graph, under
+    the same encoding.
     """
 
     def __init__(self) -> None:
@@ -38,6 +43,18 @@ class KVCache:
         self.segments: Tensor | None = None  # [1|B, K]
         self.encoding: Any = None
         self.contiguous = True  # positions are 0 … K-1, so that the fused causal kernel applies
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KVCache":
+        """Tensors without their graph, which PyTorch does not copy; the encoding itself, which an
+        equal one that learns would not be.
+        """
+        twin = copy.copy(self)
+        memo[id(self)] = twin
+        for name, held in vars(self).items():
+            if isinstance(held, Tensor):
+                setattr(twin, name, held.detach().clone())
+        twin.encoding = memo.get(id(self.encoding), self.encoding)
+        return twin
 
     def __len__(self) -> int:
         return 0 if self.keys is None else self.keys.shape[2]
@@ -154,6 +171,10 @@ class MultiHeadAttention(nn.Module):
     `scheme.additive` is the embedding's business. A model with many layers makes its tables once:
     `layer(x, tables=rope.tables(positions, positions))`, where positions 0 … T-1 need not be passed
     (the fused kernel then needs no mask), and others are passed as well.
+
+    Tokens at negative positions are padding (`from_padding_mask` gives them −1): no other token sees
+    them. Positions with several axes have no order, so under `MRope` causal and windowed masks go by
+    storage order, and padding is told by segments.
     """
 
     def __init__(
@@ -201,6 +222,8 @@ class MultiHeadAttention(nn.Module):
         tables: RotaryTables | None = None,
     ) -> Tensor:
         """`positions` `[T]` or `[B, T]` default to the ones after the cache; −1 marks padding."""
+        if tables is not None and self.scheme.rotary is None:
+            raise ValueError("tables= were given, but this layer's scheme has no rotary part")
         if x.ndim != 3 or x.shape[-1] != self.q.in_features:
             raise ValueError(f"expected x [B, T, {self.q.in_features}], got {list(x.shape)}")
         cache = KVCache() if cache is None else cache
@@ -210,6 +233,8 @@ class MultiHeadAttention(nn.Module):
         axes, real = self.scheme.num_axes, self.scheme.real_positions
         positions = check_positions(positions, num_tokens=x.shape[1], num_axes=axes, real=real)
         positions = positions if positions.ndim == (2 if axes == 1 else 3) else positions[None]
+        if axes > 1 and segments is None:
+            _check_none_is_padding(positions)
 
         q, k, v = (self._heads(project(x)) for project in (self.q, self.k, self.v))
         scheme, scale = self.scheme, self.head_dim**-0.5 if self.scale is None else self.scale
@@ -234,7 +259,7 @@ class MultiHeadAttention(nn.Module):
             scheme=scheme,
             q_pos=None if in_storage_order else positions,
             k_pos=None if in_storage_order else cache.positions,
-            mask=self._mask(cache.segments),
+            mask=self._mask(cache, axes),
             scale=scale,
         )
         return self.out(out.transpose(1, 2).flatten(2))
@@ -242,11 +267,17 @@ class MultiHeadAttention(nn.Module):
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _mask(self, segments: Tensor | None) -> Mask | None:
-        if segments is None:
-            return self.mask
-        documents = same_segment(segments)
-        return documents if self.mask is None else self.mask & documents
+    def _mask(self, cache: KVCache, axes: int) -> Mask | None:
+        """The layer's own mask, and who is of the same document, and who is padding."""
+        parts = [] if self.mask is None else [self.mask]
+        if cache.segments is not None:
+            parts.append(same_segment(cache.segments))
+        at = cache.positions
+        assert at is not None
+        counts_tokens = axes == 1 and not cache.contiguous and not at.is_floating_point()
+        if counts_tokens and not _known(at >= 0):
+            parts.append(same_segment(at >= 0))
+        return reduce(and_, parts) if parts else None
 
 
 def _check_filled_in(tables: RotaryTables, positions: Tensor) -> None:
@@ -256,6 +287,25 @@ def _check_filled_in(tables: RotaryTables, positions: Tensor) -> None:
         return
     if held.ndim <= positions.ndim and not host_all(held == positions):
         raise ValueError(f"tables= hold positions {held.tolist()}, not {positions.tolist()}")
+
+
+def _check_none_is_padding(positions: Tensor) -> None:
+    """Coordinates make no mask, so padding marked by them would be seen."""
+    if positions.is_floating_point() or positions.device.type == "meta":
+        return
+    told = (positions >= 0).any(-1)
+    message = "positions with several axes (all of them negative at some token) tell no padding"
+    if positions.device.type != "cpu" or torch.compiler.is_compiling():
+        assert_on_device(told.all(), message)
+    elif not told.all():
+        raise ValueError(f"{message}: give it a segment of its own (segments=)")
+
+
+def _known(condition: Tensor) -> bool:
+    """Whether the condition is known to hold: on a device, and in a compiled graph, nothing is."""
+    return not (condition.device.type != "cpu" or torch.compiler.is_compiling()) and bool(
+        condition.all()
+    )
 
 
 def _rows(segments: Tensor | None) -> Tensor | None:

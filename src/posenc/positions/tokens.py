@@ -25,7 +25,9 @@ def from_padding_mask(mask: Tensor, *, padding: int = -1) -> Tensor:
     """Positions that count real tokens only: left, right or scattered padding, `[B, T]`.
 
     `mask` is 1 (or True) at real tokens. Padding gets the position `padding`; −1 is what
-    `Learned(..., offset=...)` maps to the row before its first one (RoBERTa, OPT).
+    `Learned(..., offset=...)` maps to the row before its first one (RoBERTa, OPT), and what
+    `MultiHeadAttention` shows to no other token. `attention` itself takes −1 for a position: there
+    the mask is `causal & same_segment(mask)`.
 
     >>> from_padding_mask(torch.tensor([[0, 0, 1, 1, 1]]))
     tensor([[-1, -1,  0,  1,  2]])

@@ -4,17 +4,16 @@ Wang et al. 2024, "Qwen2-VL", arXiv 2409.12191, section 2.1: a token has (time, 
 coordinates, equal to each other in text, and each coordinate has a section of the pairs.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from posenc.contracts import Pairing, RotaryTables, Table, table_from_angles
-from posenc.frequencies import Frequencies, host_for
+from posenc.contracts import RotaryTables, Table, table_from_angles
+from posenc.frequencies import host_for
 from posenc.rotary.pair import tables_of
-from posenc.rotary.rope import Rope
-from posenc.rotary.shared import angles_by_axis, check_rope, rows_with_axes
+from posenc.rotary.shared import OverRope, angles_by_axis, rows_with_axes
 
 __all__ = ["MRope", "Order"]
 
@@ -22,7 +21,7 @@ Order = Literal["contiguous", "interleaved", "alternating"]
 
 
 @dataclass(frozen=True)
-class MRope:
+class MRope(OverRope):
     """`rope` with a coordinate for each pair: `sections[a]` of its pairs turn with coordinate a.
 
     >>> mrope = MRope(Rope(128, base=1_000_000.0), sections=(16, 24, 24))          # Qwen2-VL
@@ -41,12 +40,11 @@ class MRope:
     account for every pair in this order.
     """
 
-    rope: Rope
     sections: tuple[int, ...]
     order: Order | tuple[int, ...] = "contiguous"
 
     def __post_init__(self) -> None:
-        check_rope(self.rope, "MRope")
+        super().__post_init__()
         object.__setattr__(self, "sections", tuple(self.sections))
         if not isinstance(self.order, str):
             object.__setattr__(self, "order", tuple(self.order))
@@ -74,28 +72,11 @@ class MRope:
         return len(self.sections)
 
     @property
-    def head_dim(self) -> int:
-        return self.rope.head_dim
-
-    @property
-    def pairing(self) -> Pairing:
-        return self.rope.pairing
-
-    @property
-    def start(self) -> int:
-        """The first channel that turns."""
-        return self.rope.start
-
-    @property
     def axis_of_pair(self) -> tuple[int, ...]:
         """Which coordinate turns each pair."""
         if not isinstance(self.order, str):
             return self.order
         return _ORDERS[self.order](self.sections)
-
-    def frequencies(self, device: torch.device | None = None) -> Frequencies:
-        """Those of `rope`: radians of each pair per unit of its own coordinate."""
-        return self.rope.frequencies(device)
 
     def table(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Table:
         """cos and sin at `[T, A]` or `[B, T, A]` positions."""
@@ -110,10 +91,6 @@ class MRope:
     ) -> RotaryTables:
         """Tables of queries and keys; made once where both positions are the same tensor."""
         return tables_of(self, q_pos, k_pos, dtype)
-
-    def at_length(self, length: int) -> "MRope":
-        """The value for sequences of `length`; the same one unless the scaling depends on it."""
-        return replace(self, rope=self.rope.at_length(length))
 
 
 def _contiguous(sections: tuple[int, ...]) -> tuple[int, ...]:

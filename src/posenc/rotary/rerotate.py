@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posenc.contracts import RotaryEncoding, Table
 from posenc.frequencies import host_for
-from posenc.rotate import rotate
+from posenc.rotate import check_amplitude, rotate
 
 __all__ = ["rerotate"]
 
@@ -41,11 +41,14 @@ def rerotate(
     )
     if _channels(before) != _channels(after):
         raise ValueError(f"keys of {old} cannot become keys of {new}: they turn other pairs")
+    if after.amplified and k.dtype == torch.float16:
+        check_amplitude(after, "k")
     amplitude = before.cos.square() + before.sin.square()
     cos = (after.cos * before.cos + after.sin * before.sin) / amplitude
     sin = (after.sin * before.cos - after.cos * before.sin) / amplitude
     cos, sin = (part.to(torch.promote_types(k.dtype, torch.float32)) for part in (cos, sin))
-    return rotate(k, replace(after, cos=cos.to(k.device), sin=sin.to(k.device)))
+    cos, sin = cos.to(k.device), sin.to(k.device)
+    return rotate(k, replace(after, cos=cos, sin=sin, amplified=False))
 
 
 def _channels(table: Table) -> tuple[str, int, int, int]:

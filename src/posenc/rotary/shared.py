@@ -1,13 +1,50 @@
 """What the rotary forms share: angles that read several axes, and what may be wrapped."""
 
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
-from posenc.contracts import rows
+from posenc.contracts import Pairing, rows
+from posenc.frequencies import Frequencies
 from posenc.positions import check_positions
 from posenc.rotary.rope import Rope
 
-__all__ = ["angles_by_axis", "check_rope", "rows_with_axes"]
+__all__ = ["OverRope", "angles_by_axis", "check_rope", "rows_with_axes"]
+
+Form = TypeVar("Form", bound="OverRope")
+
+
+@dataclass(frozen=True)
+class OverRope:
+    """A form that changes a `Rope` and keeps its head, its pairs, their speeds and its scaling."""
+
+    rope: Rope
+
+    def __post_init__(self) -> None:
+        check_rope(self.rope, type(self).__name__)
+
+    @property
+    def head_dim(self) -> int:
+        return self.rope.head_dim
+
+    @property
+    def pairing(self) -> Pairing:
+        return self.rope.pairing
+
+    @property
+    def start(self) -> int:
+        """The first channel that turns."""
+        return self.rope.start
+
+    def frequencies(self, device: torch.device | None = None) -> Frequencies:
+        """Those of `rope`."""
+        return self.rope.frequencies(device)
+
+    def at_length(self: Form, length: int) -> Form:
+        """The value for sequences of `length`; the same one unless the scaling depends on it."""
+        return replace(self, rope=self.rope.at_length(length))
 
 
 def rows_with_axes(positions: Tensor, num_axes: int, *, real: bool = False) -> Tensor:

@@ -11,11 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from posenc.contracts import Pairing, RotaryTables, Table, rows, table_from_angles
-from posenc.frequencies import Frequencies, angles, host_for
+from posenc.contracts import RotaryTables, Table, rows, table_from_angles
+from posenc.frequencies import angles, host_for
 from posenc.positions import check_positions, check_range
-from posenc.rotary.rope import Rope
-from posenc.rotary.shared import check_rope
+from posenc.rotary.shared import OverRope
 
 __all__ = ["XPos"]
 
@@ -23,7 +22,7 @@ LARGEST_AMPLITUDE = 2.0**100  # float32 ends at 2**128; keys themselves need roo
 
 
 @dataclass(frozen=True)
-class XPos:
+class XPos(OverRope):
     """`rope` with amplitudes: queries times ζ**((p − origin)/scale_base), keys divided by it.
 
     >>> xpos = XPos(Rope(64))
@@ -34,18 +33,18 @@ class XPos:
     cached one by one are the keys of a full forward.
 
     Amplitudes grow with the distance from the origin; past `reach` positions (28,000 at the
-    defaults) float32 could overflow, which is an error. float16 holds a sixth of that. A longer
-    context takes an origin in its middle or a larger `scale_base`. Keys after their query are
-    amplified: use a causal mask.
+    defaults) float32 could overflow, which is an error. float16 has room for a tenth of that (2,832
+    positions), and rotating float16 queries or keys farther out is an error too: rotate them in
+    bfloat16 or float32. A longer context takes an origin in its middle or a larger `scale_base`.
+    Keys after their query are amplified: use a causal mask.
     """
 
-    rope: Rope
     scale_base: float = 512.0
     origin: int = 0
     gamma: float = 0.4
 
     def __post_init__(self) -> None:
-        check_rope(self.rope, "XPos")
+        super().__post_init__()
         for name in ("scale_base", "gamma"):
             value = getattr(self, name)
             if not 0 < value < math.inf:
@@ -54,32 +53,15 @@ class XPos:
             raise ValueError(f"XPos: origin must be an int position, got {self.origin!r}")
 
     @property
-    def head_dim(self) -> int:
-        return self.rope.head_dim
-
-    @property
-    def pairing(self) -> Pairing:
-        return self.rope.pairing
-
-    @property
-    def start(self) -> int:
-        """The first channel that turns."""
-        return self.rope.start
-
-    @property
     def reach(self) -> int:
         """How far from the origin a position may lie."""
         steepest = math.log((1 + self.gamma) / self.gamma)
         return int(self.scale_base * math.log(LARGEST_AMPLITUDE) / steepest)
 
-    def frequencies(self, device: torch.device | None = None) -> Frequencies:
-        """Those of `rope`."""
-        return self.rope.frequencies(device)
-
     def log_decay(self, device: torch.device | None = None) -> Tensor:
         """ln ζ / scale_base of each pair, `[pairs]` in float64: what a unit of distance costs."""
         num_pairs = self.frequencies().inv_freq.numel()
-        place = torch.arange(num_pairs, dtype=torch.float64, device=device) / num_pairs
+        place = torch.arange(num_pairs, device=device).to(torch.float64) / num_pairs
         return ((place + self.gamma) / (1 + self.gamma)).log() / self.scale_base
 
     def table(
@@ -108,7 +90,7 @@ class XPos:
         cos, sin = (
             (part * amplitude).to(dtype).to(positions.device) for part in (turned.cos, turned.sin)
         )
-        return replace(turned, cos=cos, sin=sin)
+        return replace(turned, cos=cos, sin=sin, amplified=True)
 
     def tables(
         self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32
@@ -125,7 +107,3 @@ class XPos:
             frequencies.softmax_scale,
             (q_pos, k_pos),
         )
-
-    def at_length(self, length: int) -> "XPos":
-        """The value for sequences of `length`; the same one unless the scaling depends on it."""
-        return replace(self, rope=self.rope.at_length(length))

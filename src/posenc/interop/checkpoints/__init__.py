@@ -9,6 +9,7 @@ from posenc.interop.checkpoints.conversion import Conversion, convert
 from posenc.interop.checkpoints.detection import Detection, compare_pairings, detect
 from posenc.interop.checkpoints.files import CheckpointError
 from posenc.interop.checkpoints.permutation import Heads, pair_order, permute, permute_fused
+from posenc.interop.checkpoints.tables import without_tables
 
 __all__ = [
     "CheckpointError",
@@ -21,4 +22,5 @@ __all__ = [
     "pair_order",
     "permute",
     "permute_fused",
+    "without_tables",
 ]
