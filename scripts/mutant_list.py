@@ -105,9 +105,30 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "in-place rotation of what needs a gradient",
         "rotate.py",
-        "if learns and torch.is_grad_enabled():",
-        "if learns and not torch.is_grad_enabled():",
+        "if torch.is_grad_enabled() and (x.requires_grad or table.cos.requires_grad):",
+        "if not torch.is_grad_enabled() and (x.requires_grad or table.cos.requires_grad):",
         FAULTS,
+    ),
+    mutant(
+        "one call for both: keys by the table of the queries",
+        "kernels/native.py",
+        "k_out, k_call = _plain_call(k, tables.k, inplace, needs_graph)",
+        "k_out, k_call = _plain_call(k, tables.q, inplace, needs_graph)",
+        LAWS,
+    ),
+    mutant(
+        "one call for both: a graph is lost",
+        "kernels/native.py",
+        "and not (needs_graph and (x.requires_grad or cos.requires_grad))",
+        "",
+        EDGES,
+    ),
+    mutant(
+        "one call for both: shared memory turns twice",
+        "kernels/native.py",
+        "if q_out is None or k_out is None or (inplace and q.data_ptr() == k.data_ptr()):",
+        "if q_out is None or k_out is None:",
+        EDGES,
     ),
     mutant(
         "native gradient turns the same way",

@@ -335,3 +335,29 @@ def test_frequencies_are_equal_where_their_numbers_are() -> None:
     for value in (made, spectrum):
         with pytest.raises(TypeError, match="unhashable"):
             hash(value)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_queries_and_keys_together_are_each_alone(inplace: bool, dtype: torch.dtype) -> None:
+    fused = random(2, 7, 3, 3, 16).to(dtype)  # [B, T, 3, H, D]: views, and of unequal heads
+    q, k = fused[:, :, 0].transpose(1, 2), fused[:, :, 1, :1].transpose(1, 2)
+    rope = Rope(16)
+    tables = rope.tables(torch.arange(5, 12), torch.arange(1, 8))
+    alone = rotate(q.clone(), tables.q, impl="eager"), rotate(k.clone(), tables.k, impl="eager")
+    untouched = fused[:, :, 2].clone()
+    together = rotate_qk(q, k, tables, inplace=inplace)
+    for mine, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=0)
+    torch.testing.assert_close(fused[:, :, 2], untouched, rtol=0, atol=0)
+    assert (together[0].data_ptr() == q.data_ptr()) is inplace
+
+
+@pytest.mark.parametrize("who", ["q", "k"])
+def test_one_that_learns_keeps_its_graph(who: str) -> None:
+    x = {name: random(1, 2, 4, 16, dtype=torch.float32) for name in "qk"}
+    x[who].requires_grad_()
+    tables = Rope(16).tables(torch.arange(4), torch.arange(4))
+    turned = dict(zip("qk", rotate_qk(x["q"], x["k"], tables), strict=True))
+    grad = torch.autograd.grad(turned[who].square().sum(), x[who])[0]
+    torch.testing.assert_close(grad, 2 * x[who])  # a rotation keeps lengths

@@ -1,6 +1,8 @@
 """Applying rotary tables to queries and keys, `[B, H, T, D]`, where D is the width of one head."""
 
 from dataclasses import replace
+from functools import cache
+from types import ModuleType
 from typing import Literal, get_args
 
 import torch
@@ -30,9 +32,7 @@ def rotate(x: Tensor, table: Table, *, impl: RotateImpl = "auto") -> Tensor:
     if impl == "reference":
         return _rotated(x, table, torch.float64)
     if _use_native(x, table, impl):
-        from posenc.kernels import native  # noqa: PLC0415
-
-        return native.rotate_native(x, table)
+        return _native().rotate_native(x, table)
     return _eager(x, table, None)
 
 
@@ -51,42 +51,56 @@ def rotate_qk(
 
     `inplace=True` overwrites q and k, and refuses where autograd still needs them.
     """
+    if impl == "auto" and not torch.compiler.is_compiling():
+        turned = _native().rotate_together(q, k, tables, inplace=inplace)
+        if turned is not None:
+            return turned
     if not inplace:
         return rotate(q, tables.q, impl=impl), rotate(k, tables.k, impl=impl)
+    _check_inplace(q, k, tables)
+    for x, table in ((q, tables.q), (k, tables.k)):
+        if impl == "reference":
+            x.copy_(_rotated(x, table, torch.float64))
+        elif _use_native(x, table, impl):
+            _native().rotate_native_inplace(x, table)
+        else:
+            _eager(x, table, x)
+    return q, k
+
+
+def _check_inplace(q: Tensor, k: Tensor, tables: RotaryTables) -> None:
+    """Raise where overwriting would lose what is still needed, or turn a value twice."""
     if q.data_ptr() == k.data_ptr() and q.numel():
         raise ValueError("q and k share their memory: in place, it would turn twice")
-    for name, x in (("q", q), ("k", k)):
-        learns = x.requires_grad or getattr(tables, name).cos.requires_grad
-        if learns and torch.is_grad_enabled():
+    for name, x, table in (("q", q, tables.q), ("k", k, tables.k)):
+        if torch.is_grad_enabled() and (x.requires_grad or table.cos.requires_grad):
             raise ValueError(
                 f"{name} or its table requires grad: rotate out of place, or under no_grad"
             )
         if any(n > 1 and s == 0 for n, s in zip(x.shape, x.stride(), strict=True)):
             raise ValueError(f"{name} is an expanded view: in place, one row would turn twice")
-        _check(x, getattr(tables, name), name)
-    for x, table in ((q, tables.q), (k, tables.k)):
-        if impl == "reference":
-            x.copy_(_rotated(x, table, torch.float64))
-        elif _use_native(x, table, impl):
-            from posenc.kernels import native  # noqa: PLC0415
+        _check(x, table, name)
 
-            native.rotate_native_inplace(x, table)
-        else:
-            _eager(x, table, x)
-    return q, k
+
+@cache
+def _native() -> ModuleType:
+    """The module of the compiled kernel, loaded at the first rotation."""
+    from posenc.kernels import native  # noqa: PLC0415
+
+    return native
 
 
 def _use_native(x: Tensor, table: Table, impl: RotateImpl) -> bool:
     if impl not in ("auto", "native", "eager"):
         choices = ", ".join(repr(name) for name in get_args(RotateImpl))
         raise ValueError(f"impl must be one of {choices}, got {impl!r}")
-    from posenc.kernels import native  # noqa: PLC0415
-
     if impl == "eager" or (impl == "auto" and torch.compiler.is_compiling()):
         return False  # a compiler fuses the operations of the eager path by itself
-    fits = native.fits(x, table)
+    fits = _native().fits(x, table)
     if impl == "native" and not fits:
-        reason = native.missing() or "it takes float32 and bfloat16 CPU tensors and float32 tables"
+        reason = (
+            _native().missing() or "it takes float32 and bfloat16 CPU tensors and float32 tables"
+        )
         raise ValueError(f"impl='native' cannot rotate {x.dtype} on {x.device}: {reason}")
     return fits
 

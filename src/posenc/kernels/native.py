@@ -5,32 +5,26 @@ The kernel (rotary.cpp) is built with the package where there is a C++ compiler.
 """
 
 import ctypes
+import struct
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, get_num_threads, is_grad_enabled
+from torch._C._functorch import is_functorch_wrapped_tensor  # pyright: ignore
+from torch.autograd import forward_ad
 
-from posenc.contracts import Table
+from posenc.contracts import RotaryTables, Table
 
-__all__ = ["fits", "missing", "rotate_native", "rotate_native_inplace"]
+__all__ = ["fits", "missing", "rotate_native", "rotate_native_inplace", "rotate_together"]
 
 LIBRARY = Path(__file__).with_name("_rotary.so")
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-class _Call(ctypes.Structure):
-    """The kernel's struct Call: pointers, shape, strides, how to pair."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "out", "cos", "sin")),
-        *((name, ctypes.c_int64) for name in ("batch", "heads", "tokens", "head_dim")),
-        *((name, ctypes.c_int64) for name in ("start", "pairs")),
-        *((name, ctypes.c_int64) for name in ("x_batch", "x_head", "x_token")),
-        *((name, ctypes.c_int64) for name in ("out_batch", "out_head", "out_token")),
-        *((name, ctypes.c_int64) for name in ("table_batch", "adjacent", "is_bfloat16")),
-        ("direction", ctypes.c_float),
-    )
+# The kernel's struct Call: pointers (x, out, cos, sin), shape, start, pairs, strides of x and of out
+# in elements, the table's batch stride, adjacent, is_bfloat16, direction.
+_CALL = struct.Struct("4P 15q f4x")
 
 
 def _load() -> ctypes.CDLL | None:
@@ -38,7 +32,7 @@ def _load() -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(LIBRARY))
     except OSError:
         return None
-    library.posenc_rotate.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    library.posenc_rotate.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
     library.posenc_rotate.restype = None
     return library
 
@@ -72,27 +66,83 @@ def _is_plain(x: Tensor) -> bool:
     return (
         x.device.type == "cpu"
         and type(x) in (Tensor, torch.nn.Parameter)
-        and torch.autograd.forward_ad._current_level < 0
-        and not torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
+        and forward_ad._current_level < 0
+        and not is_functorch_wrapped_tensor(x)
     )
+
+
+def rotate_together(
+    q: Tensor, k: Tensor, tables: RotaryTables, *, inplace: bool
+) -> tuple[Tensor, Tensor] | None:
+    """Both in one call of the kernel, or None where one of them does not plainly fit.
+
+    A decoding step is so short that looking at its tensors costs more than turning them: every fact
+    is read once, and whatever is unusual goes the long way, which also says what is wrong.
+    """
+    if _KERNEL is None or forward_ad._current_level >= 0:
+        return None
+    needs_graph = is_grad_enabled()
+    q_out, q_call = _plain_call(q, tables.q, inplace, needs_graph)
+    k_out, k_call = _plain_call(k, tables.k, inplace, needs_graph)
+    if q_out is None or k_out is None or (inplace and q.data_ptr() == k.data_ptr()):
+        return None
+    _KERNEL.posenc_rotate(q_call + k_call, 2, get_num_threads())
+    if inplace:  # autograd must know that saved values are gone
+        torch.autograd.graph.increment_version((q, k))
+    return q_out, k_out
+
+
+def _plain_call(
+    x: Tensor, table: Table, inplace: bool, needs_graph: bool
+) -> tuple[Tensor | None, bytes]:
+    """Where the result goes and the kernel's call; None unless all is as the kernel wants it."""
+    cos, sin, dtype = table.cos, table.sin, x.dtype
+    is_plain = (
+        type(x) is Tensor
+        and type(cos) is Tensor
+        and x.is_cpu
+        and cos.is_cpu
+        and (dtype is torch.float32 or dtype is torch.bfloat16)
+        and cos.dtype is torch.float32
+        and not (needs_graph and (x.requires_grad or cos.requires_grad))
+        and not is_functorch_wrapped_tensor(x)
+        and cos.is_contiguous()
+        and sin.is_contiguous()
+    )
+    if not is_plain:
+        return None, b""
+    shape, strides, table_shape = x.shape, x.stride(), cos.shape
+    fits = (
+        len(shape) == 4
+        and len(table_shape) == 3
+        and shape[3] == table.head_dim
+        and shape[2] == table_shape[1]
+        and table_shape[0] in (1, shape[0])
+        and strides[3] == 1
+        and 0 not in strides
+    )
+    if not fits:
+        return None, b""
+    out = x if inplace else torch.empty_like(x)
+    return out, _packed(x, out, cos, sin, table.pairing == "adjacent", table.start)
 
 
 def rotate_native(x: Tensor, table: Table) -> Tensor:
     """A rotated copy of `x`, `[B, H, T, D]`, with its gradient."""
     cos, sin = table.cos.contiguous(), table.sin.contiguous()
-    if torch.compiler.is_compiling() or (x.requires_grad and torch.is_grad_enabled()):
+    if torch.compiler.is_compiling() or (x.requires_grad and is_grad_enabled()):
         return _rotate_op(x, cos, sin, table.pairing == "adjacent", table.start, 1.0)
     out = torch.empty_like(x, memory_format=torch.preserve_format)
     if out.stride(-1) != 1:
         out = torch.empty(x.shape, dtype=x.dtype)
-    _run([(x, out)], cos, sin, adjacent=table.pairing == "adjacent", start=table.start)
+    _run(_packed(x, out, cos, sin, table.pairing == "adjacent", table.start))
     return out
 
 
 def rotate_native_inplace(x: Tensor, table: Table) -> Tensor:
     """`x` itself, rotated where it lies."""
     cos, sin = table.cos.contiguous(), table.sin.contiguous()
-    _run([(x, x)], cos, sin, adjacent=table.pairing == "adjacent", start=table.start)
+    _run(_packed(x, x, cos, sin, table.pairing == "adjacent", table.start))
     torch.autograd.graph.increment_version(x)  # autograd must know that saved values are gone
     return x
 
@@ -103,7 +153,7 @@ def _rotate_op(
 ) -> Tensor:
     x = x if x.stride(-1) == 1 else x.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype)
-    _run([(x, out)], cos, sin, adjacent=adjacent, start=start, direction=direction)
+    _run(_packed(x, out, cos, sin, adjacent, start, direction))
     return out
 
 
@@ -128,35 +178,35 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _rotate_op.register_autograd(_backward, setup_context=_save)
 
 
-def _run(
-    pairs: list[tuple[Tensor, Tensor]],
+def _packed(
+    x: Tensor,
+    out: Tensor,
     cos: Tensor,
     sin: Tensor,
-    *,
     adjacent: bool,
     start: int,
     direction: float = 1.0,
-) -> None:
-    assert _KERNEL is not None
-    table_batch = 0 if cos.shape[0] == 1 else cos.stride(0)
-    calls = (_Call * len(pairs))(
-        *(
-            _Call(
-                x.data_ptr(),
-                out.data_ptr(),
-                cos.data_ptr(),
-                sin.data_ptr(),
-                *x.shape,
-                start,
-                cos.shape[-1],
-                *x.stride()[:3],
-                *out.stride()[:3],
-                table_batch,
-                adjacent,
-                x.dtype == torch.bfloat16,
-                direction,
-            )
-            for x, out in pairs
-        )
+) -> bytes:
+    rows, tokens, pairs = cos.shape
+    strides = x.stride()
+    out_strides = strides if out is x else out.stride()
+    return _CALL.pack(
+        x.data_ptr(),
+        out.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        *x.shape,
+        start,
+        pairs,
+        *strides[:3],
+        *out_strides[:3],
+        0 if rows == 1 else tokens * pairs,
+        adjacent,
+        x.dtype is torch.bfloat16,
+        direction,
     )
-    _KERNEL.posenc_rotate(ctypes.byref(calls), len(pairs), torch.get_num_threads())
+
+
+def _run(call: bytes) -> None:
+    assert _KERNEL is not None
+    _KERNEL.posenc_rotate(call, 1, get_num_threads())
