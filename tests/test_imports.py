@@ -29,7 +29,7 @@ LAYERS: list[set[str]] = [
     {"records", "registry"},
     {"interop", "bench", "lab"},
     {"report", "inspection"},
-    {"compare", "cli_models"},
+    {"compare", "cli_models", "cli_bench"},
     {"cli"},
     {"__main__"},
 ]

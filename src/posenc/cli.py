@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import posenc
-from posenc import cli_models
+from posenc import cli_bench, cli_models
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -225,7 +225,7 @@ def show(name: str, as_json: bool) -> None:
         print_page(shown, _console())
 
 
-for _command in cli_models.commands:
+for _command in (*cli_models.commands, *cli_bench.commands):
     cli.add_command(_command)
 
 

@@ -6,15 +6,16 @@ round runs both, in alternating order, and the ratio is taken inside the round.
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Paired", "Quantiles", "paired", "quantiles", "timed"]
+__all__ = ["Paired", "Quantiles", "interleaved", "paired", "quantiles", "timed"]
 
 Call = Callable[[], object]
+SHORT = 5e-3  # seconds; what is shorter is repeated
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,39 @@ def paired(
                 second.append(_once(candidate))
     ratios = [mine / its for its, mine in zip(first, second, strict=True)]
     return Paired(quantiles(first), quantiles(second), quantiles(ratios))
+
+
+def interleaved(
+    calls: Mapping[str, Call], *, seconds: float, min_rounds: int = 4, max_rounds: int = 50
+) -> dict[str, list[float]]:
+    """Seconds of each call in rounds that run them all, each round beginning with another one.
+
+    A call of microseconds is repeated inside its turn, so that the clock is read rarely. All must
+    have run once before.
+    """
+    turns = {name: _repeated(call) for name, call in calls.items()}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
+    with _no_collector():
+        for index in _rounds(seconds, min_rounds, max_rounds):
+            first = index % len(names)
+            for name in names[first:] + names[:first]:
+                call, repeats = turns[name]
+                samples[name].append(_once(call) / repeats)
+    return samples
+
+
+def _repeated(call: Call) -> tuple[Call, int]:
+    """The call, as often as it takes to last a few milliseconds."""
+    repeats = max(1, min(1000, round(SHORT / max(_once(call), 1e-7))))
+    if repeats == 1:
+        return call, 1
+
+    def many() -> None:
+        for _ in range(repeats):
+            call()
+
+    return many, repeats
 
 
 def timed(call: Call, *, seconds: float, min_rounds: int = 5, max_rounds: int = 200) -> Quantiles:

@@ -1,0 +1,130 @@
+"""The benchmark: a correctness gate, then every side in turns, then memory in fresh processes."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from posenc.bench.attention_cases import ATTENTION
+from posenc.bench.peers import PEERS
+from posenc.bench.rotation_cases import ROTATION
+from posenc.bench.timing import interleaved, quantiles
+from posenc.bench.work import OURS, Case, Work, disagreement
+from posenc.records import CellStore
+
+__all__ = ["CASES", "Settings", "chosen", "growth", "measure", "run_all"]
+
+CASES: dict[str, Case] = {case.name: case for case in (*ROTATION, *ATTENTION)}
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the benchmark runs: cases, peers, seconds for each length of a case."""
+
+    cases: tuple[str, ...]
+    against: tuple[str, ...] = ("transformers", "transformers-compiled")
+    seconds: float = 2.0
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.against if name not in PEERS]
+        if unknown:
+            raise ValueError(f"no peer {', '.join(unknown)}; there are {', '.join(PEERS)}")
+
+    def lengths(self, case: Case) -> list[int]:
+        """The case's lengths up to `max_length`."""
+        limit = self.max_length
+        return [length for length in case.lengths if limit is None or length <= limit]
+
+
+def chosen(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Names of cases that begin with one of these; all without any; a ValueError for none."""
+    if not patterns:
+        return tuple(CASES)
+    for pattern in patterns:
+        if not any(name.startswith(pattern) for name in CASES):
+            raise ValueError(f"no case begins with {pattern!r}; there are {', '.join(CASES)}")
+    return tuple(name for name in CASES if name.startswith(tuple(patterns)))
+
+
+def run_all(settings: Settings, store: CellStore, report: Report) -> list[dict[str, Any]]:
+    """A cell for each case and length; those that the store holds are not measured again."""
+    cells = []
+    for name in settings.cases:
+        for length in settings.lengths(CASES[name]):
+            key = f"{name}-{length}"
+            cell = store.get(key)
+            if cell is None:
+                report(f"{CASES[name].title}, {length:,} tokens")
+                cell = measure(CASES[name], length, settings)
+                store.put(key, cell)
+            cells.append(cell)
+    return cells
+
+
+def measure(case: Case, length: int, settings: Settings) -> dict[str, Any]:
+    """Times, ratios and memory of one case at one length; only why, where our answer is wrong."""
+    against = frozenset(settings.against)
+    wrong = disagreement(case.make(case.gate_length, against))
+    cell: dict[str, Any] = {"row": case.name, "title": case.title, "length": length}
+    if OURS in wrong:
+        return cell | {"refused": wrong[OURS]}
+    work = case.make(length, against)
+    sides = [name for name in work.sides if name not in wrong]
+    cell |= {"left_out": wrong, "targets": [asdict(t) for t in _targets(case, length)]}
+    cell |= _times(work, sides, settings.seconds)
+    del work  # its tensors would count as memory of the processes to come
+    if case.memory:
+        cell["peak_bytes"] = {
+            side: fresh_peak(case.name, length, side, settings.against) for side in sides
+        }
+    return cell
+
+
+def _targets(case: Case, length: int) -> list[Any]:
+    return [t for t in case.targets if t.lengths is None or length in t.lengths]
+
+
+def _times(work: Work, sides: list[str], seconds: float) -> dict[str, Any]:
+    calls = {name: partial(work.sides[name], *work.inputs) for name in sides}
+    for call in calls.values():
+        call()
+    samples = interleaved(calls, seconds=seconds * len(sides))
+    ours = np.array(samples[OURS])
+    return {
+        "ms": {name: quantiles(taken).as_dict(scale=1e3) for name, taken in samples.items()},
+        "ratio": {
+            name: quantiles(list(ours / np.array(taken))).as_dict()
+            for name, taken in samples.items()
+            if name != OURS
+        },
+    }
+
+
+def fresh_peak(case: str, length: int, side: str, against: Sequence[str]) -> int | None:
+    """Most resident bytes above the inputs' own during one call, in a process of its own."""
+    command = [sys.executable, "-m", "posenc.bench.isolated", case, str(length), side, *against]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.returncode == 0 and done.stdout.strip().isdigit() else None
+
+
+def growth(cells: Sequence[dict[str, Any]], case: str, what: str, side: str) -> float | None:
+    """The exponent a of `what ~ T^a` by least squares over the lengths of a case, from three up.
+
+    `what` is "ms" or "peak_bytes".
+    """
+    points = []
+    for cell in cells:
+        value = cell.get(what, {}).get(side) if cell["row"] == case else None
+        value = value["median"] if isinstance(value, dict) else value
+        if value:
+            points.append((cell["length"], value))
+    if len(points) < 3:
+        return None
+    lengths, values = np.log(np.array(points, dtype=float)).T
+    return float(np.polyfit(lengths, values, 1)[0])

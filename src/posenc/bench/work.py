@@ -1,0 +1,76 @@
+"""One piece of work, and who does it: this library, peers, and the limit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+__all__ = ["OURS", "Case", "Side", "Target", "UnavailableError", "Work", "disagreement"]
+
+OURS = "posenc"
+Tensors = tuple[Tensor, ...]
+Side = Callable[..., Tensors]  # the inputs -> the outputs
+
+
+class UnavailableError(Exception):
+    """A peer that is not installed here, or that cannot do this work."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Inputs, and every side that works on them.
+
+    `right` is the float64 answer. Sides in `bounds` do other work on purpose (the limit of memory,
+    attention without position), so that their answers are not compared. `tolerance` is elementwise.
+    """
+
+    inputs: Tensors
+    sides: dict[str, Side]
+    right: Side
+    tolerance: float
+    bounds: frozenset[str] = frozenset()
+    peer_tolerance: float | None = None  # of peers, whose arithmetic rounds more often
+
+
+@dataclass(frozen=True)
+class Target:
+    """Time of this library over that of another side, at most `ratio`."""
+
+    beside: str
+    ratio: float
+    lengths: tuple[int, ...] | None = None  # None: at every length
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the benchmark: `make(length, against)` builds its work at one length."""
+
+    name: str
+    title: str
+    lengths: tuple[int, ...]
+    make: Callable[[int, frozenset[str]], Work]
+    targets: tuple[Target, ...] = ()
+    gate_length: int = 65  # odd, and longer than one block of anything
+    memory: bool = False  # whether peak memory is measured, in fresh processes
+    peers: tuple[str, ...] = field(default=())
+
+
+def disagreement(work: Work) -> dict[str, str]:
+    """Sides whose answer is not the right one, with the size of the difference."""
+    right = [x.double() for x in work.right(*(x.double() for x in _copies(work)))]
+    wrong = {}
+    for name, side in work.sides.items():
+        if name in work.bounds:
+            continue
+        limit = work.tolerance
+        if name != OURS and work.peer_tolerance is not None:
+            limit = work.peer_tolerance
+        mine = side(*_copies(work))
+        worst = max(float((a.double() - b).abs().max()) for a, b in zip(mine, right, strict=True))
+        if not worst <= limit:  # NaN is no agreement
+            wrong[name] = f"differs from the float64 reference by {worst:.1e}, allowed {limit:.0e}"
+    return wrong
+
+
+def _copies(work: Work) -> list[Tensor]:
+    return [x.detach().clone().requires_grad_(x.requires_grad) for x in work.inputs]
