@@ -23,7 +23,7 @@ FAULTS, LINEAR, VALUES, BAD = (
     "test_values.py",
     "test_bad_input.py",
 )
-IMPORTS, EDGES = "test_imports.py", "test_edges.py"
+IMPORTS, EDGES, SKIPPING = "test_imports.py", "test_edges.py", "test_skipping.py"
 
 
 def mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -108,6 +108,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "if torch.is_grad_enabled() and (x.requires_grad or table.cos.requires_grad):",
         "if not torch.is_grad_enabled() and (x.requires_grad or table.cos.requires_grad):",
         FAULTS,
+    ),
+    mutant(
+        "skipping: twice the share may be left out in the exponent",
+        "attention/distance.py",
+        "limit = LOG_HALF_ULP - margins + bias[:, -1:]",
+        "limit = LOG_HALF_ULP / 4 - margins + bias[:, -1:]",
+        SKIPPING,
+    ),
+    mutant(
+        "skipping: loud queries are not heard",
+        "attention/distance.py",
+        "limit = LOG_HALF_ULP - margins + bias[:, -1:]",
+        "limit = LOG_HALF_ULP + 0 * margins + bias[:, -1:]",
+        SKIPPING,
+    ),
+    mutant(
+        "skipping: the first key is rounded up",
+        "attention/distance.py",
+        "return max(0, key // step * step)",
+        "return max(0, -(-key // step) * step)",
+        SKIPPING,
+    ),
+    mutant(
+        "skipping: a key that is no number is forgotten",
+        "attention/distance.py",
+        "of_blocks.nan_to_num(nan=math.inf, posinf=math.inf)",
+        "of_blocks.nan_to_num(nan=0.0, posinf=math.inf)",
+        SKIPPING,
     ),
     mutant(
         "one call for both: keys by the table of the queries",

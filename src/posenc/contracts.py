@@ -167,6 +167,7 @@ class LogitBias(nn.Module, ABC):
 
     num_axes: int = 1  # coordinates of one position
     by_distance: bool = False  # whether value depends on q_pos - k_pos alone
+    falls: bool = False  # whether it falls with distance so fast that far keys can be left out
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()

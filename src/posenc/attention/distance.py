@@ -6,6 +6,7 @@ that view as its mask, so memory for positions is O(H·T). Causal and windowed m
 distance too and live in the same vector as −inf.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -19,6 +20,9 @@ from posenc.masks import Causal, Window, parts_of
 __all__ = ["distance_attention", "is_by_distance"]
 
 BLOCK = 512  # queries at a time; causal blocks skip the keys after their last query
+LONG = 8192  # keys, from which larger blocks pay
+FALLING = 512  # keys, from which it pays to ask which of them a falling bias makes invisible
+LOG_HALF_ULP = -24 * math.log(2)
 BACKWARD_ELEMENTS = 1 << 22  # weights written out at once for the gradient, 16 MB in float32
 
 
@@ -42,8 +46,74 @@ def distance_attention(problem: Problem) -> Tensor:
         group = problem.q.shape[1] // problem.k.shape[1]
         k, v = (x.repeat_interleave(group, 1) for x in (problem.k, problem.v))
         return _WithBiasGradient.apply(problem.q, k, v, vector, problem)  # pyright: ignore
-    blocks = _blocks(problem.q.shape[2], BLOCK)
-    return torch.cat([_attend(problem, vector, queries) for queries in blocks], dim=2)
+    skips = _may_skip(problem)
+    is_long = problem.k.shape[2] >= LONG
+    size = (BLOCK if is_long else BLOCK // 2) if skips else (2 * BLOCK if is_long else BLOCK)
+    blocks = _blocks(problem.q.shape[2], size)
+    firsts = first_keys(problem, vector, blocks) if skips else [None] * len(blocks)
+    outs = [_attend(problem, vector, *block) for block in zip(blocks, firsts, strict=True)]
+    return torch.cat(outs, dim=2)
+
+
+def first_keys(problem: Problem, vector: Tensor, blocks: list[slice]) -> list[list[int]]:
+    """For each block of queries and each head, the first key that must be read.
+
+    Let s be the softmax scale, b the bias over distances, and query i see the keys up to itself. The
+    logit of key j is at most s|q_i|K + b(i-j), K being the largest norm of a key of the head; the
+    key at the query itself has s q_i·k_i + b(0). All keys at distances from D on together therefore
+    weigh, relative to that one key,
+
+        at most  exp(s|q_i|K - s q_i·k_i - b(0)) · Σ_{d >= D} exp(b(d)),
+
+    and D is the smallest distance at which this is below 2^-24, half a unit in the last place of
+    float32, for every query of the block. What is left out is at most that share of the whole, so an
+    output moves by at most 2^-23 of the largest value. A bias that does not fall (T5's) leaves out
+    nothing; neither does a query or key that is not finite.
+    """
+    num_keys = problem.k.shape[2]
+    margins = _margins(problem.q.detach(), problem.k.detach(), problem.scale, blocks)  # [H, N]
+    bias = vector.detach()[:, : problem.k.shape[2]].double()  # distances K-1 down to 0
+    tails = bias.logcumsumexp(-1)  # [H, K]: entry c sums the distances from K-1 down to K-1-c
+    limit = LOG_HALF_ULP - margins + bias[:, -1:]
+    beyond = torch.searchsorted(tails, limit, right=True)  # entries that may be left out
+    farthest = (num_keys - 1 - beyond).tolist()  # largest distance that must be read
+    shift = num_keys - problem.q.shape[2]
+    return [
+        [_floor(block.start + shift - distance[index]) for distance in farthest]
+        for index, block in enumerate(blocks)
+    ]
+
+
+def _may_skip(problem: Problem) -> bool:
+    """A causal, fixed bias over many keys, on the CPU: elsewhere the host would wait for norms."""
+    is_causal = any(isinstance(part, Causal) for part in parts_of(problem.mask))
+    falls = getattr(problem.scheme.bias, "falls", False)
+    is_many = problem.k.shape[2] > FALLING
+    return (
+        is_causal and falls and is_many and problem.q.device.type == "cpu" and _is_real(problem.q)
+    )
+
+
+def _is_real(x: Tensor) -> bool:
+    """Data of this process: under a transform there are no numbers to look at."""
+    return type(x) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
+
+
+def _margins(q: Tensor, k: Tensor, scale: float, blocks: list[slice]) -> Tensor:
+    """`max(s|q_i|K - s q_i·k_i)` over the queries of each block, `[H, N]`, with room for rounding."""
+    q, k = q.float(), k.float().repeat_interleave(q.shape[1] // k.shape[1], 1)
+    at_query = k[:, :, k.shape[2] - q.shape[2] :]
+    largest = k.norm(dim=-1).amax(-1, keepdim=True)
+    margin = abs(scale) * q.norm(dim=-1) * largest - scale * (q * at_query).sum(-1)  # [B, H, Q]
+    margin = margin.amax(0) * (1 + 1e-4) + 1e-3
+    of_blocks = torch.stack([margin[:, block].amax(-1) for block in blocks], -1)
+    return of_blocks.nan_to_num(nan=math.inf, posinf=math.inf).double()
+
+
+def _floor(key: int) -> int:
+    """Rounded down, so that heads often agree and share a call."""
+    step = BLOCK // 2
+    return max(0, key // step * step)
 
 
 def _blocks(num_queries: int, size: int) -> list[slice]:
@@ -70,10 +140,32 @@ def _view(vector: Tensor, problem: Problem, queries: slice, keys: slice) -> Tens
     return vector.as_strided(shape, (0, vector.shape[1], 1, 1), offset)
 
 
-def _attend(problem: Problem, vector: Tensor, queries: slice) -> Tensor:
+def _attend(
+    problem: Problem, vector: Tensor, queries: slice, firsts: list[int] | None = None
+) -> Tensor:
+    """One block of queries, heads together where they read the same keys."""
     keys = problem.visible_keys(queries)
-    q, k, v = problem.q[:, :, queries], problem.k[:, :, keys], problem.v[:, :, keys]
-    view = _view(vector, problem, queries, keys)
+    firsts = [keys.start] * vector.shape[0] if firsts is None else firsts
+    grouped = problem.q.shape[1] != problem.k.shape[1]
+    if len(set(firsts)) == 1 or grouped:
+        keys = slice(max(keys.start, min(firsts)), keys.stop)
+        return _attend_heads(problem, vector, queries, keys, slice(0, vector.shape[0]))
+    outs, start = [], 0
+    for stop in range(1, len(firsts) + 1):
+        if stop == len(firsts) or firsts[stop] != firsts[start]:
+            read = slice(max(keys.start, firsts[start]), keys.stop)
+            outs.append(_attend_heads(problem, vector, queries, read, slice(start, stop)))
+            start = stop
+    return torch.cat(outs, 1)
+
+
+def _attend_heads(
+    problem: Problem, vector: Tensor, queries: slice, keys: slice, heads: slice
+) -> Tensor:
+    every = heads.stop - heads.start == problem.q.shape[1]
+    q = problem.q[:, heads, queries]
+    k, v = (x[:, :, keys] if every else x[:, heads, keys] for x in (problem.k, problem.v))
+    view = _view(vector, problem, queries, keys)[:, heads]
     narrow = q.dtype != vector.dtype and q.device.type != "cpu"
     if narrow:  # only the CPU kernel takes a float32 bias beside narrower queries
         q, k, v = q.to(vector.dtype), k.to(vector.dtype), v.to(vector.dtype)

@@ -39,6 +39,7 @@ class Alibi(LogitBias):
     """
 
     by_distance = True
+    falls = True
 
     def __init__(self, num_heads: int, *, symmetric: bool = False, learned: bool = False) -> None:
         super().__init__(num_heads)

@@ -1,0 +1,152 @@
+"""The benchmark: what it refuses, what it fits, and the memory that it holds the library to."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from posenc.bench.run import CASES, Settings, chosen, fresh_peak, growth, measure
+from posenc.bench.timing import interleaved
+from posenc.bench.versions import built
+from posenc.bench.work import OURS, Case, Work, disagreement
+from posenc.cli import run
+from posenc.report.speed import page, picture
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def doubled(x: Tensor) -> tuple[Tensor, ...]:
+    return (2 * x,)
+
+
+def work(length: int, against: frozenset[str], *, wrong: str = "") -> Work:
+    del against
+    sides: dict[str, Any] = {
+        name: (lambda x: (2.1 * x,)) if name == wrong else doubled for name in (OURS, "peer")
+    }
+    sides["limit"] = lambda x: (x.clone(),)
+    return Work((torch.randn(length),), sides, doubled, 1e-6, frozenset({"limit"}))
+
+
+CASE = Case("double", "Doubling", (64,), work)
+SETTINGS = Settings(("double",), (), 0.01)
+
+
+def test_a_wrong_answer_of_ours_is_not_timed() -> None:
+    cell = measure(replace(CASE, make=partial(work, wrong=OURS)), 64, SETTINGS)
+    assert "differs from the float64 reference" in cell["refused"]
+    assert "ms" not in cell
+
+
+def test_a_wrong_answer_of_a_peer_leaves_it_out() -> None:
+    cell = measure(replace(CASE, make=partial(work, wrong="peer")), 64, SETTINGS)
+    assert list(cell["left_out"]) == ["peer"]
+    assert set(cell["ratio"]) == {"limit"}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("decode")])
+def test_every_case_agrees_with_its_reference(name: str) -> None:
+    case = CASES[name]
+    made = case.make(case.gate_length, frozenset({"transformers"}))
+    assert disagreement(made) == {}
+    assert len(made.sides) > 1
+
+
+def test_ratios_are_taken_inside_a_round() -> None:
+    calls: list[str] = []
+    samples = interleaved(
+        {name: partial(calls.append, name) for name in "ab"}, seconds=0.0, min_rounds=4
+    )
+    assert [len(samples[name]) for name in "ab"] == [4, 4]
+    assert calls[0] == "a" and calls[-1] == "a"  # every round begins with another side
+
+
+def test_growth_is_the_slope_of_the_logarithms() -> None:
+    cells = [{"row": "x", "length": n, "ms": {"a": {"median": 3e-3 * n**2}}} for n in (8, 64, 512)]
+    assert growth(cells, "x", "ms", "a") == pytest.approx(2.0)
+    assert growth(cells[:2], "x", "ms", "a") is None
+
+
+def test_a_bias_by_distance_costs_no_memory_of_its_own() -> None:
+    """Beside the output, 16.8 MB at 8,192 tokens: a dense mask alone would take 2.1 GB."""
+    peak = fresh_peak("attention-t5", 8192, OURS, ())
+    assert peak is not None
+    assert peak - 4 * 8 * 8192 * 64 <= 64e6
+
+
+def test_the_gradient_of_a_bias_takes_memory_linear_in_length() -> None:
+    peaks = [fresh_peak("attention-t5-training", n, OURS, ()) for n in (2048, 4096)]
+    dense = fresh_peak("attention-t5-training", 4096, "dense mask", ())
+    assert peaks[0] is not None and peaks[1] is not None and dense is not None
+    assert peaks[1] <= 2.5 * peaks[0]
+    assert peaks[1] <= dense / 3
+
+
+def test_the_command_measures_resumes_and_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", "--case", "rotate-decode", "--seconds", "0.01", "--against", ""]
+    assert run([*arguments, "--out", str(tmp_path), "--json"]) == 0
+    told = capsys.readouterr()
+    record = json.loads(told.out)
+    assert record == json.loads((tmp_path / "bench.json").read_text())
+    assert set(record["cells"][0]["ms"]) == {OURS, "limit"}
+    assert "One decode token" in told.err
+    assert run([*arguments, "--out", str(tmp_path)]) == 0
+    assert "One decode token, 32 + 8 heads, in place, 1" not in capsys.readouterr().err
+    assert "| One decode token" in page(record)
+    assert picture(record) is None  # one length is no curve
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--case", "nothing"], "no case begins with 'nothing'"),
+        (["--against", "flashy"], "no peer flashy; there are transformers"),
+    ],
+)
+def test_what_the_command_cannot_use(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_baseline_that_is_no_ref(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="takes a commit, branch or tag"):
+        built("no-such-ref", tmp_path)
+
+
+def test_the_picture_has_a_panel_for_each_growing_case() -> None:
+    cells = [
+        {
+            "row": "x",
+            "title": "X",
+            "length": n,
+            "ms": {OURS: {"median": n}},
+            "peak_bytes": {OURS: n},
+        }
+        for n in (8, 64, 512)
+    ]
+    image = picture({"cells": cells}, dpi=30)
+    assert image is not None and image.startswith(b"\x89PNG")
+
+
+def test_cases_are_chosen_by_how_they_begin() -> None:
+    assert chosen(["rotate-decode", "attention-t5"]) == (
+        "rotate-decode",
+        "attention-t5",
+        "attention-t5-training",
+    )
+
+
+def test_doctor_names_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "native" in found["rotate on the CPU"] or "eager" in found["rotate on the CPU"]
+    assert str(torch.get_num_threads()) in found["torch"]
