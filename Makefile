@@ -8,7 +8,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare compare-full test test-slow check mutants wheel clean
+.PHONY: help install compare compare-full bench test test-slow check mutants wheel clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')" 2>/dev/null || true
@@ -20,6 +20,9 @@ compare: $(VENV)/.user  ## measure every encoding on this machine, in minutes
 
 compare-full: $(VENV)/.user  ## the same, for about an hour, with more seeds and rows
 	$(VENV)/bin/posenc compare --budget full $(ARGS)
+
+bench: $(VENV)/.dev  ## time and memory beside peers and the limit, in about ten minutes
+	$(VENV)/bin/posenc bench $(ARGS)
 
 test: $(VENV)/.dev  ## all that CI runs: checks, tests, a sample of mutants, the wheel
 	scripts/check.sh all

@@ -12,7 +12,11 @@ format()  { $bin/ruff format --check .; }
 lint()    { $bin/ruff check .; }
 types()   { $bin/pyright; }
 layers()  { $bin/python -m pytest tests/test_imports.py; }
-docs()    { $bin/python scripts/check_docs.py && $bin/python scripts/readme_tables.py --check; }
+docs() {
+  $bin/python scripts/check_docs.py
+  $bin/python scripts/readme_tables.py --check
+  $bin/python scripts/performance_page.py --check
+}
 tests()   { $bin/python -m pytest -m "not slow" --durations=5 2>&1 | tee "$log"; }
 mutants() { $bin/python scripts/mutants.py --sample $mutants_in_ci --seed 0; }
 

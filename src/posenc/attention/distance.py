@@ -22,6 +22,7 @@ __all__ = ["distance_attention", "is_by_distance"]
 BLOCK = 512  # queries at a time; causal blocks skip the keys after their last query
 LONG = 8192  # keys, from which larger blocks pay
 FALLING = 512  # keys, from which it pays to ask which of them a falling bias makes invisible
+FEW = 64  # queries; to ask costs a look at every key, which pays only where many queries share it
 LOG_HALF_ULP = -24 * math.log(2)
 BACKWARD_ELEMENTS = 1 << 22  # weights written out at once for the gradient, 16 MB in float32
 
@@ -88,7 +89,7 @@ def _may_skip(problem: Problem) -> bool:
     """A causal, fixed bias over many keys, on the CPU: elsewhere the host would wait for norms."""
     is_causal = any(isinstance(part, Causal) for part in parts_of(problem.mask))
     falls = getattr(problem.scheme.bias, "falls", False)
-    is_many = problem.k.shape[2] > FALLING
+    is_many = problem.k.shape[2] > FALLING and problem.q.shape[2] >= FEW
     return (
         is_causal and falls and is_many and problem.q.device.type == "cpu" and _is_real(problem.q)
     )

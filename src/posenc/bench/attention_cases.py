@@ -198,7 +198,7 @@ def _layer(scheme: Scheme) -> MultiHeadAttention:
 def _step(scheme: Scheme, past: Tensor) -> Side:
     layer, filled = _layer(scheme), KVCache()
     with torch.no_grad():
-        for chunk in past.split(1024, 1):
+        for chunk in past.split(8192, 1):
             layer(chunk, cache=filled)
 
     def run(x: Tensor) -> Tensors:

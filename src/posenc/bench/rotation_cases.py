@@ -95,20 +95,23 @@ def _training(length: int, against: frozenset[str]) -> Work:
         ),
     }
     sides = {OURS: _ours(tables)} | _available(asked, against)
+    ahead = [torch.randn(x.shape, generator=draw) for x in (q, k)]
     return Work(
         (q, k),
-        {name: _with_gradient(side) for name, side in sides.items()},
-        _with_gradient(_right(tables)),
+        {name: _with_gradient(side, ahead) for name, side in sides.items()},
+        _with_gradient(_right(tables), ahead),
         1e-5,
         peer_tolerance=1e-3,
     )
 
 
-def _with_gradient(side: Side) -> Side:
+def _with_gradient(side: Side, ahead: list[Tensor]) -> Side:
+    """The gradients of q and k, where `ahead` are those of the results."""
+
     def both(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             outs = side(q, k)
-            return torch.autograd.grad(outs, (q, k), [torch.ones_like(x) for x in outs])
+            return torch.autograd.grad(outs, (q, k), [x.to(q.dtype) for x in ahead])
 
     return both
 
