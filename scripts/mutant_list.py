@@ -24,6 +24,7 @@ FAULTS, LINEAR, VALUES, BAD = (
     "test_bad_input.py",
 )
 IMPORTS, EDGES, SKIPPING = "test_imports.py", "test_edges.py", "test_skipping.py"
+ROOM = "test_room.py"
 
 
 def mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -136,6 +137,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "of_blocks.nan_to_num(nan=math.inf, posinf=math.inf)",
         "of_blocks.nan_to_num(nan=0.0, posinf=math.inf)",
         SKIPPING,
+    ),
+    mutant(
+        "two caches write into one room",
+        "attention/room.py",
+        "and held.shape[2] == self.filled",
+        "",
+        ROOM,
+    ),
+    mutant(
+        "a room is written while autograd records",
+        "attention/room.py",
+        "if torch.is_grad_enabled() or torch.compiler",
+        "if torch.compiler",
+        ROOM,
     ),
     mutant(
         "one call for both: keys by the table of the queries",

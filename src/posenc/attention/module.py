@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posenc.attention.room import Room
 from posenc.attention.softmax import attention
 from posenc.contracts import RotaryTables, Scheme, rows
 from posenc.masks import Mask, causal, same_segment
@@ -43,6 +44,7 @@ class KVCache:
         self.segments: Tensor | None = None  # [1|B, K]
         self.encoding: Any = None
         self.contiguous = True  # positions are 0 … K-1, so that the fused causal kernel applies
+        self._rooms = (Room(), Room())  # of keys and of values
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "KVCache":
         """Tensors without their graph, which PyTorch does not copy; the encoding itself, which an
@@ -53,6 +55,7 @@ class KVCache:
         for name, held in vars(self).items():
             if isinstance(held, Tensor):
                 setattr(twin, name, held.detach().clone())
+        twin._rooms = (Room(), Room())
         twin.encoding = memo.get(id(self.encoding), self.encoding)
         return twin
 
@@ -79,7 +82,8 @@ class KVCache:
                 f"keys were cached under {self.encoding}, new ones come under {encoding}: scores of "
                 "the two mean nothing; move the cache with posenc.rerotate first"
             )
-        self.keys, self.values = torch.cat((self.keys, k), 2), torch.cat((self.values, v), 2)
+        self.keys = self._rooms[0].extended(self.keys, k)
+        self.values = self._rooms[1].extended(self.values, v)
         self.positions = _joined(self.positions, positions)
         if self.rotated_at is not None:
             self.rotated_at = _joined(self.rotated_at, positions)

@@ -202,8 +202,8 @@ def _step(scheme: Scheme, past: Tensor) -> Side:
             layer(chunk, cache=filled)
 
     def run(x: Tensor) -> Tensors:
-        with torch.no_grad():  # a shallow copy: the step must not lengthen the next one's cache
-            return (layer(x, cache=copy.copy(filled)),)
+        with torch.no_grad():  # the cache grows by a token a call: nothing beside what it holds
+            return (layer(x, cache=filled),)
 
     return run
 
