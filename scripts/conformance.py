@@ -1,9 +1,9 @@
-"""Compare every text model type of transformers with posenc; write docs/conformance.md.
+"""Compare every model type of transformers that rotates with posenc; write docs/conformance.md.
 
     python scripts/conformance.py             # all model types, about two minutes
     python scripts/conformance.py 'gemma*'    # some, printed and not written
 
-Exit code 1 where a case is not equal and tests/conformance/reasons.py does not say why.
+Exit code 1 where a case is not equal and its list in tests/conformance does not say why.
 """
 
 import logging
@@ -21,22 +21,19 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 # pyright: reportMissingImports=false
+from conformance.check import Check  # noqa: E402
 from conformance.compare import Case, run  # noqa: E402
+from conformance.groups import GROUPS  # noqa: E402
 from conformance.peers import EXTRA, MODELS, VARIANTS, variants_of  # noqa: E402
 from conformance.reasons import reason  # noqa: E402
 
 PAGE = ROOT / "docs/conformance.md"
-UNREACHED = (
-    "dbrx: `attn_config.rope_theta` (500,000 in DBRX's config.json) is ignored and 10,000 used "
-    "(modeling_dbrx.py:73)",
-    "hunyuan_vl_text: once coordinates differ it is no rotation, because each section is doubled "
-    "where the original repeats the list (modeling_hunyuan_vl.py:186); equal in text",
-    "minimax_m3_vl_text: the class's rotary_dim = 64 is not read by its rotation, which turns all "
-    "128 channels unless partial_rotary_factor says otherwise "
-    "(configuration_minimax_m3_vl.py:108); the cases above set that key",
-    "dynamic scaling depends on which positions came before (modeling_rope_utils.py:83); each case "
-    "asks a fresh module",
-)
+WORDS = {
+    "equal": "equal",
+    "differs": "not equal through a fault of transformers",
+    "refused": "refused by posenc",
+    "theirs": "that transformers itself cannot run",
+}
 MARKS = {"equal": "=", "differs": "≠", "refused": "✗", "theirs": "–"}
 
 
@@ -47,24 +44,46 @@ def main(patterns: list[str]) -> int:
     warnings.simplefilter("ignore")
     names = [x for x in MODELS if not patterns or any(fnmatch(x, p) for p in patterns)]
     cases = [run(name, variant) for name in names for variant in variants_of(name)]
-    unexplained = [case for case in cases if not explained(case)]
-    for case in unexplained:
-        print(f"{case.model_type} {case.variant}: {case.status}: {case.why}", file=sys.stderr)
-    print(
-        ", ".join(f"{count} {status}" for status, count in Counter(x.status for x in cases).items())
-    )
-    if not patterns:
-        PAGE.write_text(page(cases), "utf-8")
+    groups = {title: chosen(listed(), patterns) for title, listed in GROUPS.items()}
+    unexplained = [
+        f"{case.model_type} {case.variant}: {case.status}: {case.why}"
+        for case in cases
+        if not explained(case)
+    ]
+    unexplained += [fault for checks in groups.values() for x in checks if (fault := fault_of(x))]
+    print(*unexplained, sep="\n", end="\n" if unexplained else "", file=sys.stderr)
+    every = [*cases, *(check for checks in groups.values() for check in checks)]
+    print(counted(every))
+    if not patterns and not unexplained:
+        PAGE.write_text(page(cases, groups), "utf-8")
     return 1 if unexplained else 0
+
+
+def chosen(checks: list[Check], patterns: list[str]) -> list[Check]:
+    return [x for x in checks if not patterns or any(fnmatch(x.case, p) for p in patterns)]
+
+
+def fault_of(check: Check) -> str:
+    """What is wrong with a case, or nothing."""
+    try:
+        check.run()
+    except Exception as error:  # whatever the peer's own code raises
+        return f"{check.case}: {type(error).__name__}: {error}"
+    return ""
+
+
+def counted(cases: Iterable[Case | Check]) -> str:
+    """How many cases came out how."""
+    counts = Counter(case.status for case in cases)
+    return ", ".join(f"{counts[x]:,} {WORDS[x]}" for x in WORDS if counts[x])
 
 
 def explained(case: Case) -> bool:
     return case.status in ("equal", "theirs") or reason(case.model_type, case.variant) is not None
 
 
-def page(cases: list[Case]) -> str:
+def page(cases: list[Case], groups: dict[str, list[Check]]) -> str:
     """The whole page."""
-    counts = Counter(case.status for case in cases)
     types = list(dict.fromkeys(case.model_type for case in cases))
     near = [name for name in types if all(x.status == "equal" for x in of(cases, name))]
     drift = max(case.drift for case in cases)
@@ -73,6 +92,14 @@ def page(cases: list[Case]) -> str:
         "",
         "Written by `python scripts/conformance.py`; do not edit. "
         f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}, CPU.",
+        "",
+        f"- **Rotary text models**: {len(cases):,} cases of {len(types)} model types: "
+        f"{counted(cases)}.",
+        *(f"- **{title}**: {len(x)} cases: {counted(x)}." for title, x in groups.items()),
+        "",
+        "What a group compares is said where it begins; a case that is not equal has its reason.",
+        "",
+        "## Rotary text models",
         "",
         "For every text model type that rotates queries and keys, the model's own rotary module and "
         "apply function run beside what `posenc.interop.hf.scheme_from_config` makes of the model's "
@@ -84,28 +111,21 @@ def page(cases: list[Case]) -> str:
         "four roundings of the frequencies, because transformers stretches the base in float32 "
         "(modeling_rope_utils.py:341), and complex rotations (Llama 4, DeepSeek-V2) to two.",
         "",
-        f"{len(cases):,} cases of {len(types)} model types: **{counts['equal']:,} equal**, "
-        f"{counts['differs']} not equal through a fault of transformers, {counts['refused']} refused "
-        f"by posenc, {counts['theirs']} that transformers itself cannot run. "
         f"{len(near)} model types are equal in every variant.",
         "",
         f"With posenc's default float64 angles the same rotations differ from float32 ones by up to "
         f"{drift:.1e} of a pair: that is transformers' rounding. The last bit of a float32 angle of "
         f"100,000 radians is {2 ** (16 - 23):.1e}.",
         "",
-        "## Not equal, and why",
+        "### Not equal, and why",
         "",
         *reasons(cases),
         "",
-        "Faults that no case above reaches, where posenc reads what the model was trained with:",
-        "",
-        *(f"- {line}" for line in UNREACHED),
-        "",
-        "## Not runnable in transformers",
+        "### Not runnable in transformers",
         "",
         *theirs(cases),
         "",
-        "## Every model type",
+        "### Every model type",
         "",
         "= equal · ≠ a fault of transformers · ✗ refused by posenc · – transformers raises",
         "",
@@ -115,6 +135,7 @@ def page(cases: list[Case]) -> str:
         "",
         *extras(cases),
         "",
+        *(line for title, checks in groups.items() for line in section(title, checks)),
     ])  # fmt: skip
 
 
@@ -158,6 +179,33 @@ def extras(cases: list[Case]) -> Iterable[str]:
     for case in cases:
         if case.variant in EXTRA.get(case.model_type, {}):
             yield f"- {case.model_type}, {case.variant}: {MARKS[case.status]}"
+
+
+ABOUT = {
+    "M-RoPE": "Text, an image, text, a video, text, and far positions whose coordinates have nothing "
+    "in common. Equal means that the cosines, the sines and the turned q and k are the model's own "
+    "bit for bit with float32 angles, that float64 angles are within the rounding of those, and "
+    "that `scheme_from_config` reads the same value from the model's own config.",
+    "Vision encoders": "A grid of 4 × 6 patches (two frames of it, where there are three axes). "
+    "Equal means the same as for M-RoPE, but for DINOv3's kin (8 roundings: angles up to 2π in "
+    "float32) and Llama 4 (two: complex rotation).",
+    "Positions of text, images and videos": "The ids of the model's own `get_rope_index` for text, "
+    "for images among text, and for a video (as one grid, or frame by frame with text between), "
+    "element by element.",
+    "Other rotations, and keys that code and weights read differently": "Not for queries and keys "
+    "alone, or not by the token's number; and single keys where the model's code and what it was "
+    "trained with say different things: there posenc reads what it was trained with.",
+}
+
+
+def section(title: str, checks: list[Check]) -> Iterable[str]:
+    yield from (f"## {title}", "", ABOUT[title], "")
+    faults = [check for check in checks if check.why]
+    yield from (f"- {check.case}: {check.why}" for check in faults)
+    yield from ([""] if faults else [])
+    yield from ("| case | in posenc | |", "|---|---|---|")
+    yield from (f"| {x.case} | {x.said or 'none'} | {MARKS[x.status]} |" for x in checks)
+    yield ""
 
 
 def of(cases: list[Case], name: str) -> list[Case]:

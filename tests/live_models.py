@@ -54,6 +54,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "nemotron": {"partial_rotary_factor": 0.5},
     "starcoder2": {},
     "helium": {"head_dim": 8},
+    "nanochat": {},  # turns pairs the other way
 }  # fmt: skip
 
 

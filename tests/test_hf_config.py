@@ -71,7 +71,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"alibi": True}, "alibi = True: expected no such key"),
     ({"layer_types": ["full_attention"]}, "2 entries, one for each layer, not 1"),
     ({"model_type": "nosuch"}, "model_type = 'nosuch': expected a family that is known"),
-    ({"model_type": "nanochat"}, "not supported: it turns pairs backwards"),
+    ({"model_type": "neucodec"}, "not supported: it rotates by the index of the head"),
     ({"model_type": 5}, "model_type = 5: expected a string"),
     ({"model_type": None}, "model_type is missing"),
 ]

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 import oracles
-from posenc import Linear, Llama3, LongRope, MRope, Rope, T5Bias, Yarn
+from posenc import Linear, Llama3, LongRope, MRope, QwenNTK, Rope, T5Bias, Yarn
 from posenc.interop.extend import extend_config
 from posenc.interop.hf import ConfigError, scheme_from_config
 from posenc.interop.mistakes import warnings_about
-from posenc.interop.qwen import QwenNTK
 
 
 def llama(**changes: Any) -> dict[str, Any]:

@@ -2,17 +2,23 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from posenc import Llama3, Rope, Yarn
+from conformance.several_axes import VISION, modules
+from posenc import LearnedLogScale, Llama3, Rope, Scheme, Yarn
 from posenc.interop.gguf import scheme_from_fields
-from posenc.interop.hf import FAMILIES, ConfigError, ModelScheme, scheme_from_config
+from posenc.interop.hf import (
+    ConfigError,
+    ModelScheme,
+    config_from_scheme,
+    scheme_from_config,
+)
 from posenc.interop.meta import scheme_from_params
-from test_mrope_vision import VISION, modules
 
 CONFIGS = Path(__file__).with_name("configs")
 
@@ -31,8 +37,12 @@ def test_params_json_pairs_adjacent_channels() -> None:
     assert scaled == Rope(128, 5e5, "adjacent", scaling=Llama3(8.0, 8192))
     assert rope_of(scheme_from_params(params["llama-2-7b"])) == Rope(128, 1e4, "adjacent")
     assert rope_of(scheme_from_params(params["code-llama-7b"])).base == 1e6
-    with pytest.raises(ConfigError, match=r"by 8, its config\.json by 32"):
-        scheme_from_params(params["llama-3.2-1b"])
+    newest = scheme_from_params(params["llama-3.2-1b"])  # its config.json stretches by 32
+    assert rope_of(newest) == Rope(64, 5e5, "adjacent", scaling=Llama3(32.0, 8192))
+    assert newest.defaults_used["rope_scaling_factor"] == 32.0
+    assert "reference code stretches every model by 8" in newest.notes[0]
+    said = scheme_from_params({**params["llama-3.2-1b"], "rope_scaling_factor": 8})
+    assert rope_of(said).scaling == Llama3(8.0, 8192) and not said.notes
 
 
 def test_files_and_folders(tmp_path: Path) -> None:
@@ -97,17 +107,107 @@ def test_the_header_of_a_gguf_file(tmp_path: Path) -> None:
         scheme_from_config(tmp_path / "bad.gguf")
 
 
+IDLE = {"rope_theta": 1e6, "partial_rotary_factor": 0.5, "rope_scaling": None}
+SMALL = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 3}
+UNROTATED: dict[str, dict[str, Any]] = {
+    "smollm3": {"no_rope_layers": [0, 0, 0]},
+    "granite_swa": {"layer_rope_theta": [0, 0, 0]},
+    "granitemoehybrid": {"position_embedding_type": "nope"},
+    "zamba2": {"use_mem_rope": False, "attention_head_dim": 16,
+               "layers_block_type": ["mamba", "hybrid", "mamba"]},
+    "mistral_large4_text": {"no_rope_layers": [0, 0, 0], "qk_rope_head_dim": 16},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNROTATED)
+def test_layers_that_never_rotate_are_read_beside_the_keys_of_a_rotation(name: str) -> None:
+    config = {"model_type": name, **SMALL, **UNROTATED[name], **IDLE}
+    model = scheme_from_config(config)
+    assert [layer.rotary for layer in model.layers] == [None] * 3
+    with pytest.raises(ConfigError, match="alibi = True: expected no such key"):
+        scheme_from_config({**config, "alibi": True})
+
+
+def test_nanochat_turns_the_other_way() -> None:
+    model = scheme_from_config({"model_type": "nanochat", **SMALL, "rope_theta": 1e4})
+    assert rope_of(model) == Rope(16, 1e4, direction=-1)
+    assert scheme_from_config(config_from_scheme(model)) == model
+    for direction, message in ((1, "this family turns by -1"), (-1, "no key says which way")):
+        rope = Rope(16, 1e4, direction=direction)  # pyright: ignore[reportArgumentType]
+        written = replace(model, layers=(Scheme(rotary=rope),) * 3) if direction == 1 else rope
+        with pytest.raises(ConfigError, match=message):
+            config_from_scheme(written)
+
+
+def test_every_layer_of_mistral_large_4_has_a_learned_scale_of_its_own() -> None:
+    config = {"model_type": "mistral_large4_text", **SMALL, "no_rope_layers": [1, 0, 1],
+              "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
+              "max_position_embeddings": 4096}  # fmt: skip
+    model = scheme_from_config(config)
+    scales: list[Any] = [layer.query_scale for layer in model.layers]
+    assert all(isinstance(scale, LearnedLogScale) for scale in scales)
+    assert len({id(scale) for scale in scales}) == 3
+    assert [scale.num_heads for scale in scales] == [4] * 3
+    assert [layer.rotary is None for layer in model.layers] == [False, True, False]
+    at = torch.tensor([0, 5, 100])
+    assert torch.equal(scales[0].factors(at), torch.ones(1, 4, 3))  # its start changes nothing
+    assert scheme_from_config(config_from_scheme(model)) == model
+    with pytest.raises(ValueError, match="do not share one scheme"):
+        assert model.scheme
+
+
+def test_schemes_that_learn_are_equal_by_what_a_config_says() -> None:
+    def read(kind: str, buckets: int = 32) -> ModelScheme:
+        sizes = {"d_model": 64, "num_heads": 4, "num_layers": 2, "num_decoder_layers": 2}
+        return scheme_from_config(
+            {"model_type": kind, **sizes, "relative_attention_num_buckets": buckets}
+        )
+
+    for kind in ("t5", "umt5"):
+        assert read(kind) == read(kind) and hash(read(kind)) == hash(read(kind))
+        assert read(kind) != read(kind, 64)
+    shared, own = read("t5"), read("umt5")
+    assert replace(shared, layers=own.layers) != shared  # one bias for all layers, or one for each
+    assert shared != "t5"
+    twin = read("t5")
+    bias: Any = twin.layers[0].bias
+    torch.nn.init.ones_(bias.weight)
+    assert twin == shared  # weights are the checkpoint's, not the config's
+    bloom = {"model_type": "bloom", "hidden_size": 64, "n_head": 4, "n_layer": 2}
+    assert scheme_from_config(bloom) == scheme_from_config(bloom)
+    assert scheme_from_config(bloom) != scheme_from_config({**bloom, "n_head": 8})
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", VISION)
 def test_a_vision_encoder_turns_by_rows_and_columns(name: str) -> None:
     config = modules(name, VISION[name])[1]
     keys = json.loads(json.dumps(config.to_dict(), default=str))
-    if FAMILIES[name].refuse:
-        with pytest.raises(ConfigError, match="not supported: vision"):
-            scheme_from_config(keys)
-        return
     model = scheme_from_config({"vision_config": keys}, part="vision_config")
     assert model.scheme.rotary == VISION[name].form(config)
+    assert bool(VISION[name].shift) == any("count from 1" in note for note in model.notes)
+
+
+def test_a_vision_config_that_is_not_understood_is_refused() -> None:
+    loftr = {"model_type": "efficientloftr", "hidden_size": 256, "num_attention_heads": 8}
+    assert rope_of(scheme_from_config({**loftr, "num_attention_layers": 4})).head_dim == 256
+    with pytest.raises(ConfigError, match=r"partial_rotary_factor = 2\.0: expected a share whose"):
+        scheme_from_config(
+            {**loftr, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 2.0}}
+        )
+    memory = {"model_type": "sam2_video", "memory_attention_hidden_size": 256,
+              "memory_attention_num_attention_heads": 2, "memory_attention_num_layers": 3,
+              "memory_attention_downsample_rate": 2}  # fmt: skip
+    assert rope_of(scheme_from_config(memory)).head_dim == 64
+    dino = {"model_type": "dinov3_vit", "hidden_size": 384, "num_attention_heads": 6}
+    read = scheme_from_config({**dino, "num_hidden_layers": 12})
+    assert rope_of(read).base == 100.0 and "centred" in read.notes[0]
+    for name, message in (
+        ("gemma4_vision", "two ropes of half the head"),
+        ("vjepa2", "no rotation"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            scheme_from_config({"model_type": name, **SMALL})
 
 
 @pytest.mark.filterwarnings("ignore")

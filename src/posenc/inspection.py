@@ -101,7 +101,7 @@ def supported_length(inv_freq: Tensor, *, limit: int = FARTHEST) -> int | None:
     Men et al. 2024 (arXiv 2405.14591): a key like the query is preferred to a random one while
     B(m) = Σᵢ cos(m·θᵢ) ≥ 0, so the length is the first m where B falls below 0.
     """
-    theta = inv_freq.detach().double().cpu()
+    theta = inv_freq.detach().double().abs().cpu()
     block = 4096
     inside = torch.arange(block, dtype=torch.float64) * theta[:, None]
     within = torch.cat((inside.cos(), -inside.sin()))  # cos(a + b) = cos a cos b - sin a sin b
@@ -160,7 +160,8 @@ def _rotation_facts(model: ModelScheme, trained: int | None) -> list[RotationFac
 def _facts_of(rotary: Any, layers: list[int], trained: int | None) -> RotationFacts:
     rope = getattr(rotary, "rope", rotary)  # M-RoPE wraps the rope that its pairs come from
     frequencies = rope.frequencies()
-    turning = frequencies.inv_freq[frequencies.inv_freq > 0]
+    speeds = frequencies.inv_freq.abs()
+    turning = speeds[speeds > 0]
     wavelengths = tuple((2 * math.pi / turning).tolist())
     scaling = getattr(rope, "scaling", None)
     return RotationFacts(

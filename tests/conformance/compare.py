@@ -111,7 +111,7 @@ def _fault(peer: Peer, turn: Turn, rope: Any) -> tuple[str, float]:
         return f"head_dim {turn.inputs[0].shape[-1]}{where}, not {rope.head_dim}", 0.0
     roundings = BASE_ROUNDINGS if is_dynamic(rope) else 1
     if turn.inv_freq is not None and not _same_speeds(
-        turn.inv_freq, frequencies.inv_freq, rope, roundings
+        turn.inv_freq, frequencies.inv_freq.abs(), rope, roundings
     ):
         return f"inv_freq{where}", 0.0
     if abs(turn.factor - frequencies.attention_factor) > EPS * abs(turn.factor):
@@ -123,7 +123,7 @@ def _fault(peer: Peer, turn: Turn, rope: Any) -> tuple[str, float]:
     exact = rotate_qk(*turn.inputs, made, impl="reference")  # of the same float32 tables
     plain = rotate_qk(*turn.inputs, made)
     finer = rotate_qk(*turn.inputs, rope.tables(pos, pos))
-    moved = _moved(turn, rope, frequencies.inv_freq)
+    moved = _moved(turn, rope, frequencies.inv_freq.abs())
     drift = 0.0
     for name, x, theirs, *ours in zip(
         "qk", turn.inputs, turn.outputs, exact, plain, finer, strict=True

@@ -13,7 +13,6 @@ REASONS: dict[tuple[str, str], str] = {
     ("xcodec2", "*"): "refused: rotates by the index of the head, not of the token "
     "(modeling_xcodec2.py), which is no encoding of position",
     ("qwen2_5_omni_dit", "*"): "refused: rotates the first head alone (modeling_qwen2_5_omni.py)",
-    ("nanochat", "*"): "refused: turns pairs backwards, by −p·θ (modeling_nanochat.py:167)",
     ("phimoe", "longrope mscale"): "theirs: long_factor never reaches cos and sin "
     "(modeling_phimoe.py:90 asks for frequencies without the length)",
     ("minimax_m3_vl_text", "proportional"): "refused: the class's rotary_dim = 64, which its own "

@@ -10,8 +10,7 @@ from typing import Any
 
 from posenc.interop.families import Family
 from posenc.interop.keys import Keys
-from posenc.interop.qwen import QwenNTK
-from posenc.scaling import DynamicNTK, Linear, Scaling
+from posenc.scaling import DynamicNTK, Linear, QwenNTK, Scaling
 
 __all__ = ["DIALECTS", "Said"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from posenc.frequencies import Spectrum
 from posenc.interop.hf import FAMILIES, ConfigError, config_from_scheme, scheme_from_config
-from posenc.interop.model_scheme import ModelScheme
+from posenc.interop.model_scheme import ModelScheme, described
 from posenc.rotary import Rope
 from posenc.scaling import NTK, DynamicNTK, Linear, Llama3, Scaling, Yarn
 from posenc.scaling.yarn import ramp_ends
@@ -130,7 +130,7 @@ def _check_says(
     for index, (before, after) in enumerate(zip(model.layers, said.layers, strict=True)):
         rotary: Any = after.rotary
         if index not in ropes:
-            if after != before:
+            if described(after) != described(before):
                 raise ConfigError(f"the config cannot say this: layer {index} would change as well")
             continue
         meant = ropes[index][1].frequencies()
@@ -152,7 +152,7 @@ def _explained(old: Rope, new: Rope, model: ModelScheme, original: int, to: int)
 def _explain_yarn(plain: Rope, new: Rope, original: int, to: int) -> list[str]:
     scaling, width = new.scaling, plain.rotary_dim or plain.head_dim
     assert isinstance(scaling, Yarn)
-    spectrum = Spectrum(1 / plain.frequencies().inv_freq, plain.base, width)
+    spectrum = Spectrum(1 / plain.frequencies().inv_freq.abs(), plain.base, width)
     low, high = ramp_ends(scaling, spectrum)
     return [
         f"pairs up to {low:g} of {width // 2} turn more than {scaling.beta_fast:g} times in "

@@ -15,7 +15,9 @@ from posenc.contracts import Pairing
 
 __all__ = ["Family", "class_defaults"]
 
-Position = Literal["rope", "axial", "alibi", "t5", "learned", "sinusoidal", "none"]
+Position = Literal[
+    "rope", "axial", "alibi", "t5", "window", "layout", "learned", "sinusoidal", "none"
+]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Family:
     position: Position = "rope"
     theta: float | None = 10_000.0  # the published default of the base
     pairing: Pairing = "half"
+    direction: Literal[1, -1] = 1  # -1: pairs turn by -p·θ
     trailing: bool = False  # the last channels turn, not the first
     mla: bool = False  # a head is qk_nope_head_dim + qk_rope_head_dim, and the second part turns
     fraction: float | None = None  # published share of the head that turns; None: it is not read
@@ -50,6 +53,7 @@ class Family:
     unrotated: tuple[str, ...] = ()
     unless_no_window: bool = False  # `unrotated` holds only where sliding_window is set
     per_layer: str = ""  # a list with one entry a layer: 0 is no rotation, see rope_config.py
+    switched: bool = False  # its numbers are no bases: they switch the rotation of a layer on
     only_if: tuple[str, object] | None = None  # a key and the value that switches rotation on
     aliases: Mapping[str, str] = field(default_factory=dict)
     extra: frozenset[str] = frozenset()  # further keys of its rope section

@@ -21,6 +21,7 @@ from posenc.interop.remote_families import REMOTE
 from posenc.interop.rope_config import rope_layers
 from posenc.interop.rope_families import ROPE
 from posenc.interop.vision import VISION, axial_layers
+from posenc.interop.windows import WINDOWED
 from posenc.interop.write import config_from_scheme
 
 __all__ = [
@@ -33,7 +34,7 @@ __all__ = [
     "scheme_from_config",
 ]
 
-FAMILIES: Mapping[str, Family] = {**ROPE, **REMOTE, **OTHER, **VISION}
+FAMILIES: Mapping[str, Family] = {**ROPE, **REMOTE, **OTHER, **VISION, **WINDOWED}
 
 # Where a model of several parts keeps its language model.
 _TEXT_SECTIONS = (

@@ -18,7 +18,7 @@ __all__ = ["scheme_from_params"]
 
 _BASE = 10_000.0  # Meta's code where the file has no rope_theta: Llama 1 and 2
 _SCALED_LENGTH, _FACTOR = 8192, 8.0  # constants of apply_scaling in Meta's code
-_LLAMA_3_2 = ((2048, 16), (3072, 28))  # (dim, n_layers) of 1B and 3B
+_LLAMA_3_2, _FACTOR_3_2 = ((2048, 16), (3072, 28)), 32.0  # (dim, n_layers) of 1B and 3B
 _READ = ("rope_theta", "use_scaled_rope", "rope_scaling_factor", "rope_high_freq_factor")
 
 
@@ -52,6 +52,7 @@ def scheme_from_params(params: Mapping[str, Any]) -> ModelScheme:
         original_length=scaling.original_length if scaling else length,
         used_keys=tuple(keys.read.used),
         defaults_used=MappingProxyType(dict(keys.read.defaults)),
+        notes=tuple(keys.read.notes),
     )
 
 
@@ -65,17 +66,22 @@ def _head_dim(keys: Keys) -> int:
 
 
 def _scaling(keys: Keys) -> Llama3:
-    """Meta's code stretches by 8; its published config.json of Llama 3.2 1B and 3B by 32."""
+    """By 8, the constant of Meta's code; Llama 3.2 1B and 3B, told by their sizes, by 32.
+
+    Their params.json has no factor, and Meta's own config.json beside it has 32.
+    """
     high = 4.0
     if "rope_high_freq_factor" in keys:
         high = keys.number("rope_high_freq_factor", above=0)
     with about("rope_scaling_factor"):
         if "rope_scaling_factor" in keys:
             return Llama3(keys.number("rope_scaling_factor"), _SCALED_LENGTH, 1.0, high)
+        factor = _FACTOR
         if (keys.integer("dim"), keys.integer("n_layers")) in _LLAMA_3_2:
-            keys.missing(
-                "rope_scaling_factor",
-                "Meta's code stretches Llama 3.2 by 8, its config.json by 32: read the config.json",
+            factor = _FACTOR_3_2
+            keys.note(
+                "the sizes are Llama 3.2's, whose config.json stretches by 32; Meta's reference code "
+                'stretches every model by 8: "rope_scaling_factor" in the params overrules both'
             )
-        keys.read.defaults["rope_scaling_factor"] = _FACTOR
-        return Llama3(_FACTOR, _SCALED_LENGTH, 1.0, high)
+        keys.read.defaults["rope_scaling_factor"] = factor
+        return Llama3(factor, _SCALED_LENGTH, 1.0, high)

@@ -1,17 +1,17 @@
 """How one whole model encodes position: what a config says, as values of this library."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posenc.additive import Learned, Sinusoidal
 from posenc.contracts import Scheme, add_encoding
 
-__all__ = ["LearnedPositions", "ModelScheme", "SinusoidalPositions"]
+__all__ = ["LearnedPositions", "ModelScheme", "SinusoidalPositions", "described"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class SinusoidalPositions:
         return add_encoding(self, x, positions)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelScheme:
     """Where position enters each layer of a model.
 
@@ -76,6 +76,10 @@ class ModelScheme:
     of an encoder-decoder, `layers` then being its decoder. `used_keys` were read, `defaults_used`
     are keys that the config leaves to the published code of its family, `notes` say what a scheme
     cannot.
+
+    Two are equal where they say the same of every layer: parts that learn (T5's bias) by their kind,
+    their options and which layers share one, not by their weights, which a config does not hold.
+    `used_keys`, `defaults_used` and `notes` tell how it was read and are not compared.
     """
 
     model_type: str
@@ -87,11 +91,21 @@ class ModelScheme:
     max_length: int | None = None
     original_length: int | None = None
     encoder: "ModelScheme | None" = None
-    used_keys: tuple[str, ...] = field(default=(), compare=False)
-    defaults_used: Mapping[str, Any] = field(
-        default_factory=lambda: MappingProxyType({}), compare=False, hash=False
-    )
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    used_keys: tuple[str, ...] = ()
+    defaults_used: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    notes: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self._said() == other._said() if isinstance(other, ModelScheme) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._said())
+
+    def _said(self) -> tuple[Any, ...]:
+        told = {"layers", "used_keys", "defaults_used", "notes"}
+        plain = tuple(getattr(self, x.name) for x in fields(self) if x.name not in told)
+        seen: dict[nn.Module, int] = {}
+        return plain, tuple(described(scheme, seen) for scheme in self.layers)
 
     @property
     def scheme(self) -> Scheme:
@@ -115,6 +129,18 @@ class ModelScheme:
         made = {id(x): _at_length(x, length) for x in self.layers}
         encoder = None if self.encoder is None else self.encoder.at_length(length)
         return replace(self, layers=tuple(made[id(x)] for x in self.layers), encoder=encoder)
+
+
+def described(scheme: Scheme, seen: dict[nn.Module, int] | None = None) -> tuple[Any, ...]:
+    """The parts of a scheme; of one that learns its kind, its options, and its place among them."""
+    seen = {} if seen is None else seen
+    parts = (getattr(scheme, field.name) for field in fields(scheme))
+    return tuple(
+        (type(part), repr(part), seen.setdefault(part, len(seen)))
+        if isinstance(part, nn.Module)
+        else part
+        for part in parts
+    )
 
 
 def _at_length(scheme: Scheme, length: int) -> Scheme:

@@ -99,6 +99,8 @@ OTHER: dict[str, Family] = {
     **many("deberta deberta-v2", Family(refuse="disentangled attention is not an encoding here")),
     "musicgen_decoder": Family(refuse="its sinusoids put cosines first"),
     "musicgen_melody_decoder": Family(refuse="its sinusoids put cosines first"),
+    "wavlm": Family(refuse="its T5 bias (num_buckets, max_bucket_distance) is gated by the queries, "
+                           "and a convolution adds positions"),
     "udop": Family(refuse="it adds biases of two further axes to T5's"),
     "cpmant": Family(refuse="its buckets depend on segments too"),
     **many("xlnet transfo-xl funnel", Family(refuse="Transformer-XL's relative positions")),

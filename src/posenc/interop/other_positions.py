@@ -14,6 +14,7 @@ from posenc.interop.families import Family
 from posenc.interop.keys import Keys
 from posenc.interop.layers import MAX_LAYERS, num_layers
 from posenc.interop.model_scheme import LearnedPositions, ModelScheme, SinusoidalPositions
+from posenc.interop.windows import layout_layers, window_layers
 
 __all__ = ["Parts", "other_parts"]
 
@@ -38,10 +39,22 @@ def other_parts(keys: Keys, family: Family, model_type: str) -> Parts:
     if family.position == "none":
         return Parts((Scheme(),) * num_layers(keys))
     if family.position == "alibi":
-        return Parts(alibi_layers(keys, family))
+        return Parts(alibi_layers(keys, family), softmax_scale=_mpt_scale(keys, family))
     if family.position == "t5":
         return _t5(keys, family, model_type)
+    if family.position == "window":
+        return Parts(window_layers(keys, family))
+    if family.position == "layout":
+        table = _table(keys, keys.integer("hidden_size"), family.options)
+        return Parts(layout_layers(keys, family), table, max_length=table.num_positions)
     return _added(keys, family, model_type)
+
+
+def _mpt_scale(keys: Keys, family: Family) -> float | None:
+    section = keys.section("attn_config") if family.options.get("mpt") else None
+    if section is None or "softmax_scale" not in section:
+        return None
+    return section.number("softmax_scale", above=0)
 
 
 # Added to embeddings ------------------------------------------------------------------------------

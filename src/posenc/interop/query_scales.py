@@ -1,10 +1,11 @@
 """Queries that a config scales by their position."""
 
 from posenc.contracts import QueryScale
+from posenc.interop.alibi import MAX_HEADS
 from posenc.interop.errors import about
 from posenc.interop.families import Family
 from posenc.interop.keys import Keys
-from posenc.query_scale import LogScale, PowerScale, StepLogScale
+from posenc.query_scale import LearnedLogScale, LogScale, PowerScale, StepLogScale
 
 __all__ = ["SCALE_KEYS", "query_scale"]
 
@@ -22,6 +23,9 @@ def query_scale(keys: Keys, family: Family, section: Keys | None) -> QueryScale 
         beta = section.number("llama_4_scaling_beta")
         step = section.integer("original_max_position_embeddings")
         return StepLogScale(beta, step, count_from=0)
+    if rule == "mistral_large4":
+        with about("num_attention_heads"):
+            return LearnedLogScale(keys.integer("num_attention_heads", high=MAX_HEADS))
     if rule == "qwen" and keys.flag("use_logn_attn", default=False):
         with about("seq_length"):
             return LogScale(keys.integer("seq_length", low=2))

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from posenc.contracts import Scheme
 from posenc.interop.errors import about
@@ -21,6 +23,10 @@ from posenc.rotary import Rope
 from posenc.scaling import Scaling
 
 __all__ = ["check_finite", "rope_layers"]
+
+# What a config may still say about rotation where no layer rotates.
+IDLE = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rotary_dim")
+IDLE += ("qk_rope_head_dim", "rope_interleave", "rotary_emb_base", "rotary_pct")
 
 
 @dataclass(frozen=True)
@@ -38,19 +44,27 @@ class Layer:
 def rope_layers(
     keys: Keys, family: Family, implied: Scaling | None = None
 ) -> tuple[tuple[Scheme, ...], tuple[str | None, ...]]:
-    """The scheme of every layer, equal ones shared, and the layers' types.
+    """The scheme of every layer, equal ones shared unless they learn, and the layers' types.
 
     `implied` is a scaling that keys outside the rope section ask for.
     """
     kinds = layer_types(keys, family, num_layers(keys))
     sections = Sections.read(keys, family, {kind for kind in kinds if kind is not None})
     layers = _layers(keys, family, kinds)
+    if not any(layer.rotates for layer in layers):
+        _pass_over(keys)
     made: dict[Layer, Scheme] = {}
     for layer in layers:
         if layer not in made:
             scheme = _scheme(keys, family, sections, layer, implied)
             made[layer] = next((x for x in made.values() if x == scheme), scheme)
-    return tuple(made[layer] for layer in layers), kinds
+    return tuple(_own(made[layer]) for layer in layers), kinds
+
+
+def _own(scheme: Scheme) -> Scheme:
+    """The scheme with a query scale of its own where that learns: no layer shares its weights."""
+    scale = scheme.query_scale
+    return replace(scheme, query_scale=deepcopy(scale)) if isinstance(scale, nn.Module) else scheme
 
 
 def check_finite(rotary: Any, key: str) -> None:
@@ -60,6 +74,12 @@ def check_finite(rotary: Any, key: str) -> None:
         values = torch.cat([frequencies.inv_freq, torch.tensor([frequencies.attention_factor])])
         if not values.isfinite().all():
             raise ValueError(f"no finite rotation comes of {rotary}")
+
+
+def _pass_over(keys: Keys) -> None:
+    """Keys of a rotation that no layer has: published configs keep them, and no code reads them."""
+    for key in IDLE:
+        keys.get(key)
 
 
 def _layers(keys: Keys, family: Family, kinds: tuple[str | None, ...]) -> list[Layer]:
@@ -160,7 +180,10 @@ def _rope(
     sections: Sections,
     implied: Scaling | None,
 ) -> Rope:
-    base = layer.base if layer.base is not None else sections.base(layer.kind, section)
+    own = layer.base
+    base = sections.base(layer.kind, section) if own is None or family.switched else own
+    if own not in (None, base):
+        keys.disagree({family.per_layer: own, "rope_theta": base})
     part = turning(keys, family, section, layer.kind, layer.share)
     scaling = None
     if layer.scaled:
@@ -179,6 +202,7 @@ def _rope(
             part.rotary_dim,
             scaling,
             placement="trailing" if part.trailing else "leading",
+            direction=family.direction,
         )
 
 

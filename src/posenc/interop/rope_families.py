@@ -33,7 +33,8 @@ GPT2_NAMES = {"hidden_size": "n_embd", "num_attention_heads": "n_head",
               "num_hidden_layers": "n_layer", "max_position_embeddings": "n_positions"}  # fmt: skip
 BLOCKS = {"layer_types": "layers_block_type"}
 HUNYUAN = frozenset({"alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"})
-MUSE = {"layers": "<FSSS", "per_layer": "layer_rope_theta", "unrotated": ("full_attention",)}
+MUSE = {"layers": "<FSSS", "per_layer": "layer_rope_theta", "switched": True,
+        "unrotated": ("full_attention",)}  # fmt: skip
 
 # The two bases of Gemma 3 and what learned from it.
 GEMMA3 = Family(
@@ -108,6 +109,7 @@ ROPE: dict[str, Family] = {
     "jetmoe": Family(head_dim=128, aliases={"head_dim": "kv_channels"}),
     "jina_embeddings_v3": Family(theta=20_000.0),
     "muse_glimmer_assistant": Family(theta=500_000.0, head_dim=128, layers="S"),
+    "nanochat": Family(direction=-1),
     "nomic_bert": Family(theta=1000.0),
     "timesfm2_5": Family(head_dim=80),
     "voxtral_realtime_encoder": Family(head_dim=64, windowed=True),
@@ -173,10 +175,11 @@ ROPE: dict[str, Family] = {
               "original_max_position_embeddings": 8192},
     ),
     "mistral_large4_text": replace(
-        MLA, per_layer="no_rope_layers",
+        MLA, per_layer="no_rope_layers", query_scale="mistral_large4",
         rope={"rope_type": "yarn", "rope_theta": 1e4, "factor": 2048.0, "beta_fast": 32.0,
               "beta_slow": 1.0, "attention_factor": 1.0, "original_max_position_embeddings": 512},
-        notes=("queries are scaled by scale[h] · ln(p + 1) + bias[h], learned: LearnedLogScale",
+        notes=("scale and bias of each layer's LearnedLogScale are in the checkpoint "
+               "(softmax_scaling)",
                "frequencies are multiplied by exp(alpha), alpha being in the checkpoint"),
     ),
     **family("minicpm3 hy_v4", MLA, pairing="half"),
@@ -283,7 +286,6 @@ ROPE: dict[str, Family] = {
                FULL: {"rope_theta": 1e6, "partial_rotary_factor": 0.25}},
     ),
     # Not rotations that this library makes ------------------------------------------------------
-    "nanochat": Family(refuse="it turns pairs backwards, by -p·θ: no Rope does"),
     **family("neucodec xcodec2", BY_HEAD),
     "qwen2_5_omni_dit": Family(refuse="it rotates the first head alone"),
 }  # fmt: skip

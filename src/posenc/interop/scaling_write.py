@@ -28,6 +28,8 @@ def write_scaling(rope: Rope, family: Family | None) -> tuple[dict[str, Any], fl
     """The section of a rotation, without its base, and the base to write."""
     if family is not None:
         _check_family(rope, family)
+    elif rope.direction != 1:
+        raise ConfigError(f"no key says which way pairs turn, only a family: got {rope}")
     if rope.scaling is None:
         return {"rope_type": "default"}, rope.base
     if isinstance(rope.scaling, NTK):
@@ -47,6 +49,10 @@ def _check_family(rope: Rope, family: Family) -> None:
     if not family.mla and rope.pairing != family.pairing:
         raise ConfigError(
             f"this family pairs {family.pairing!r}, and no key says otherwise; got {rope.pairing!r}"
+        )
+    if rope.direction != family.direction:
+        raise ConfigError(
+            f"this family turns by {family.direction} · p·θ, and no key says otherwise; got {rope}"
         )
     scaling = rope.scaling
     if not isinstance(scaling, Yarn) or not scaling.mscale_all_dim:

@@ -1,6 +1,7 @@
 """Loaded transformers models under a posenc rotation: context extension without editing them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from posenc.contracts import RotaryEncoding, Scheme
 from posenc.interop.live.changes import (
+    direction,
     pairing_changes,
     pairings,
     replace_attribute,
@@ -69,7 +71,8 @@ class RopeSwap:
         self.form, rope = next(iter(forms.values())), next(iter(ropes.values()))
         changes = pairing_changes(model, rope.pairing, self.form) + scale_changes(model, ropes)
         self.guards: list[CacheGuard] = []
-        made = {kind: (ropes[kind], form) for kind, form in forms.items()}
+        own = direction(model, self.form)
+        made = {kind: (_turning(ropes[kind], own), form) for kind, form in forms.items()}
         for name, module in modules.items():
             forward = SwappedForward(module.forward, made)
             changes.append((module, "forward", forward))
@@ -173,6 +176,19 @@ def _check_alike(model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
                 f"{type(model).__name__} has rotary modules that differ: {', '.join(modules)}. "
                 "Set the rope of each part: set_rope(model.part, rope)"
             )
+
+
+def _turning(rope: Any, own: int) -> Any:
+    """The value behind the tables of a model whose functions turn the way `own` by themselves."""
+    inner = getattr(rope, "rope", rope)
+    if getattr(inner, "direction", 1) != own:
+        raise ValueError(
+            f"the model turns pairs by {own} · p·θ, and its code fixes that: got {rope}"
+        )
+    if own == 1:
+        return rope
+    forward = replace(inner, direction=1)
+    return forward if inner is rope else replace(rope, rope=forward)
 
 
 def _check_fits(rope: Any, form: Form, kind: str | None) -> None:

@@ -1,6 +1,7 @@
 """Vision encoders that rotate by rows and columns, from their configs (`part="vision_config"`)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from posenc.contracts import Scheme
@@ -17,21 +18,54 @@ __all__ = ["VISION", "axial_layers"]
 
 _WIDTHS = ("embed_dim", "hidden_size")
 _HEADS = ("num_attention_heads", "num_heads")
+_RATE = "memory_attention_downsample_rate"
+# Sizes of the maps that are attended, and training's dropout: nothing about the rotation itself.
+_ELSEWHERE = tuple(f"memory_attention_rope_{name}" for name in ("feat_sizes", "k_sizes", "dropout"))
 _COUNTS = ("num_hidden_layers", "depth", "num_layers")
 
 
-def axial(**options: Any) -> Family:
+def axial(*notes: str, **options: Any) -> Family:
     """Two coordinates, each over its own half of the head, unless the options say otherwise."""
-    return Family(position="axial", options=options)
+    return Family(position="axial", options=options, notes=notes)
 
 
 def refused(why: str) -> Family:
     return Family(position="axial", refuse=why)
 
 
+FROM_1 = "positions count from 1: grid(height, width) + 1"
+AT_REST = "; the class token stands at (0, 0)"
+CENTRES = axial(
+    "positions are patch centres times 2π: centred(height, width, extent=2 * math.pi); the class "
+    "token and registers do not turn"
+)
+MEMORY = replace(
+    axial(
+        "this is the memory attention; its cross attention repeats positions for each remembered "
+        "frame, and object pointers do not turn",
+        pairing="adjacent",
+        axis_order=(1, 0),
+    ),
+    aliases={
+        "hidden_size": "memory_attention_hidden_size",
+        "num_attention_heads": "memory_attention_num_attention_heads",
+        "num_hidden_layers": "memory_attention_num_layers",
+    },
+)
+LOFTR = replace(
+    axial(
+        f"{FROM_1}; queries and keys turn as one head of hidden_size channels, before they are split",
+        pairing="adjacent",
+        order="alternating",
+    ),
+    aliases={"num_hidden_layers": "num_attention_layers"},
+    fraction=4.0,
+)
+
+
 _PLAIN = """
 cohere_compass_vision dots3_note_vision_encoder ernie4_5_vl_moe_vision exaone4_5_vision
-glm4v_moe_vision glm4v_vision glm5_next_vision glm_ocr_vision lfm3_vl_vision mlcd_vision_model
+glm4v_moe_vision glm4v_vision glm5_next_vision glm_ocr_vision lfm3_vl_vision
 paddleocr_vl_vision qwen2_5_omni_vision_encoder qwen2_5_vl_vision qwen2_vl_vision
 qwen3_5_moe_vision qwen3_5_vision qwen3_omni_moe_vision_encoder qwen3_vl_moe_vision qwen3_vl_vision
 qwen4_exp_vision video_llama_3_vision
@@ -41,25 +75,23 @@ _COLUMNS_FIRST: dict[str, Any] = {"axis_order": (1, 0)}
 VISION: dict[str, Family] = {
     **dict.fromkeys(_PLAIN.split(), axial()),
     "sam3_vit_model": axial(pairing="adjacent", **_COLUMNS_FIRST),
-    "inkling2_vision": axial(pairing="adjacent", **_COLUMNS_FIRST),
+    "inkling2_vision": axial(FROM_1 + AT_REST, pairing="adjacent", **_COLUMNS_FIRST),
+    "mlcd_vision_model": axial("the class token turns by learned angles of its own, class_pos_emb"),
     "kimi_k25_vision": axial(order="alternating", **_COLUMNS_FIRST),
     "step3p5_vision": axial(**_COLUMNS_FIRST),
-    "muse_glimmer_vision": axial(**_COLUMNS_FIRST),
-    "muse_spark_vision": axial(**_COLUMNS_FIRST),
+    "muse_glimmer_vision": axial(FROM_1, **_COLUMNS_FIRST),
+    "muse_spark_vision": axial(FROM_1, **_COLUMNS_FIRST),
     "pixtral": axial(spectrum="dealt"),
     "minimax_m3_vl_vision": axial(split=3),
-    "llama4_vision_model": refused("vision: two rotations side by side, counted from 1"),
-    "gemma4_vision": refused("vision: each axis turns halves of its own part of the head"),
-    "efficientloftr": refused("vision: it rotates before the heads are split"),
-    "vjepa2": refused("vision: its cosines and sines do not keep lengths"),
-    **dict.fromkeys(
-        ("dinov3_vit", "sapiens2", "eomt_dinov3"),
-        refused("vision: coordinates are patch centres from −1 to 1, times 2π (positions.centred)"),
+    "llama4_vision_model": axial(FROM_1 + AT_REST + ", last", pairing="adjacent", **_COLUMNS_FIRST),
+    "efficientloftr": LOFTR,
+    **dict.fromkeys(("dinov3_vit", "sapiens2", "eomt_dinov3"), replace(CENTRES, theta=100.0)),
+    **dict.fromkeys(("sam2_video", "sam3_tracker_video", "edgetam_video"), MEMORY),
+    "gemma4_vision": refused(
+        "vision: each axis pairs the halves of its own part of the head. No AxialRope does; two "
+        "ropes of half the head do, one leading and one trailing"
     ),
-    **dict.fromkeys(
-        ("sam2_video", "sam3_tracker_video", "edgetam_video"),
-        refused("vision: the memory's keys repeat, and some do not turn"),
-    ),
+    "vjepa2": refused("vision: its cosines and sines do not keep lengths, so it is no rotation"),
 }
 
 
@@ -68,13 +100,14 @@ def axial_layers(keys: Keys, family: Family) -> tuple[Scheme, ...]:
     section = keys.section("rope_parameters") or Keys(
         {}, f"{keys.path}rope_parameters.", read=keys.read
     )
+    known: Mapping[str, tuple[Any, ...]] = {"rope_type": ("axial", "default")}
+    read = ("rope_theta",) if family.fraction is None else ("rope_theta", "partial_rotary_factor")
     for key, value in section.raw.items():
-        known: Mapping[str, tuple[Any, ...]] = {"rope_type": ("axial", "default")}
-        if key != "rope_theta" and value not in (None, *known.get(key, ())):
+        if key not in read and value not in (None, *known.get(key, ())):
             section.fail(
                 key, value, f"rope_theta alone; vision is not scaled ({', '.join(METHODS)})"
             )
-    base = 10_000.0
+    base = family.theta or 10_000.0
     if "rope_theta" in section:
         base = section.number("rope_theta", above=0)
     elif "rope_theta" in keys:
@@ -82,9 +115,26 @@ def axial_layers(keys: Keys, family: Family) -> tuple[Scheme, ...]:
     else:
         keys.read.defaults[f"{section.path}rope_theta"] = base
     with about(f"{keys.path}head_dim"):
-        rope = AxialRope(_head_dim(keys), base, **family.options)
+        rope = AxialRope(_width(keys, family, section), base, **family.options)
     check_finite(rope, f"{keys.path}rope_theta")
+    for key in _ELSEWHERE:
+        keys.get(key)
     return (Scheme(rotary=rope),) * keys.integer(_first(keys, _COUNTS), high=MAX_LAYERS)
+
+
+def _width(keys: Keys, family: Family, section: Keys) -> int:
+    """Channels that turn together: a head, or all heads as one where a family has a fraction."""
+    if family.fraction is None:
+        return _head_dim(keys)
+    name, fraction = "partial_rotary_factor", family.fraction
+    if name in section:
+        fraction = section.number(name, above=0)
+    else:
+        keys.read.defaults[section.path + name] = fraction
+    width, hidden = 2 * int(_head_dim(keys) * fraction), keys.integer("hidden_size")
+    if width != hidden:
+        section.fail(name, fraction, f"a share whose two axes fill hidden_size = {hidden}")
+    return width
 
 
 def _head_dim(keys: Keys) -> int:
@@ -92,6 +142,8 @@ def _head_dim(keys: Keys) -> int:
         return keys.integer("head_dim", low=2, high=MAX_HEAD_DIM)
     name = _first(keys, _WIDTHS)
     width, heads = keys.integer(name), keys.integer(_first(keys, _HEADS))
+    if _RATE in keys:
+        heads *= keys.integer(_RATE)
     if width % heads or width // heads > MAX_HEAD_DIM:
         keys.fail(name, width, f"a multiple of the number of heads, {heads}")
     return width // heads

@@ -94,6 +94,11 @@ def _scales(model: ModelScheme, family: Family) -> dict[str, Any]:
         written["attn_temperature_tuning"] = bool(scales)
         if scales and isinstance(scales[0], StepLogScale):
             written |= {"attn_scale": scales[0].coefficient, "floor_scale": scales[0].step}
+    if family.query_scale == "mistral_large4":
+        heads = {getattr(x.query_scale, "num_heads", None) for x in model.layers}
+        if len(heads) != 1 or None in heads:
+            raise ConfigError("every layer of this family has a LearnedLogScale of the same heads")
+        written["num_attention_heads"] = heads.pop()
     return written
 
 

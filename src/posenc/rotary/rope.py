@@ -30,6 +30,7 @@ class Rope:
     `pairing` is "half" (channels i and i + d/2: Llama, Qwen, GPT-NeoX) or "adjacent" (2i and
     2i + 1: the paper, GPT-J, Meta's own Llama weights). Only `rotary_dim` channels turn: the first
     ones, or with `placement="trailing"` the last (DeepSeek's decoupled keys).
+    `direction=-1` turns them the other way, by −p·θ (nanochat): the inv_freq are then negative.
     `angle_dtype=torch.float32` reproduces the rounded angles of transformers bit for bit.
     """
 
@@ -40,6 +41,7 @@ class Rope:
     scaling: Scaling | None = None
     angle_dtype: torch.dtype = torch.float64
     placement: Literal["leading", "trailing"] = "leading"
+    direction: Literal[1, -1] = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.head_dim, int) or self.head_dim < 2:
@@ -58,6 +60,8 @@ class Rope:
             raise ValueError(f"angle_dtype must be float64 or float32, got {self.angle_dtype}")
         if self.placement not in ("leading", "trailing"):
             raise ValueError(f"placement must be 'leading' or 'trailing', got {self.placement!r}")
+        if isinstance(self.direction, bool) or self.direction not in (1, -1):
+            raise ValueError(f"direction must be 1 or -1, got {self.direction!r}")
         check_base(self.base)
         object.__setattr__(self, "rotary_dim", width)  # Rope(64) == Rope(64, rotary_dim=64)
 
@@ -72,7 +76,9 @@ class Rope:
         width = self.rotary_dim or self.head_dim
         per_radian = geometric(width // 2, width, self.base, dtype=self.angle_dtype, device=device)
         spectrum = Spectrum(per_radian, self.base, width)
-        return Frequencies(spectrum.inv_freq) if self.scaling is None else self.scaling(spectrum)
+        scaling = self.scaling
+        made = Frequencies(spectrum.inv_freq) if scaling is None else scaling(spectrum)
+        return replace(made, inv_freq=self.direction * made.inv_freq)
 
     def table(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Table:
         """cos and sin at `[T]` or `[B, T]` positions: repeated, unordered, negative or huge."""

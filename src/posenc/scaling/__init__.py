@@ -14,6 +14,7 @@ from posenc.scaling.llama3 import Llama3
 from posenc.scaling.longrope import LongRope
 from posenc.scaling.ntk import NTK, DynamicNTK
 from posenc.scaling.proportional import Proportional
+from posenc.scaling.qwen import QwenNTK
 from posenc.scaling.yarn import NTKByParts, Yarn
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "LongRope",
     "NTKByParts",
     "Proportional",
+    "QwenNTK",
     "Scaling",
     "Yarn",
 ]

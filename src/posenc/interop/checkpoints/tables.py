@@ -24,8 +24,9 @@ POSITION_IDS = re.compile(r"(^|\.)position_ids$")
 def without_tables(state: Mapping[str, Tensor], scheme: Scheme) -> dict[str, Tensor]:
     """The tensors of a checkpoint that are weights; tables equal to the scheme's are dropped.
 
-    >>> state = without_tables(torch.load("pytorch_model.bin"), Scheme(rotary=Rope(64)))
-    >>> model.load_state_dict(state)                  # strictly
+    >>> state = {"q.weight": torch.ones(8, 8), "rotary_emb.inv_freq": torch.tensor([1.0, 0.01])}
+    >>> list(without_tables(state, Scheme(rotary=Rope(4))))         # what load_state_dict expects
+    ['q.weight']
 
     Takes out `inv_freq`, Meta's `rope.freqs` and `position_ids`. Raises CheckpointError where one is
     not what the scheme would make to the precision that it is stored in: with its name and the

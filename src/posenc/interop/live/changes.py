@@ -11,13 +11,21 @@ from posenc.interop.hf import ConfigError, scheme_from_config
 from posenc.interop.live.functions import (
     Apply,
     applied_in,
+    direction_of,
     other_pairing,
     pairing_of,
     with_globals,
 )
 from posenc.interop.live.modules import Form
 
-__all__ = ["Change", "pairing_changes", "pairings", "replace_attribute", "restore_attribute"]
+__all__ = [
+    "Change",
+    "direction",
+    "pairing_changes",
+    "pairings",
+    "replace_attribute",
+    "restore_attribute",
+]
 __all__ += ["scale_changes"]
 
 SWAPPED = "_posenc_pairing_swapped"  # marks on modules, for swaps inside swaps
@@ -57,6 +65,14 @@ def pairings(model: nn.Module, form: Form) -> tuple[Pairing, Pairing]:
         f"{type(model).__name__}: which channels it turns together cannot be told from its functions "
         f"({sorted(found)}) or its config"
     )
+
+
+def direction(model: nn.Module, form: Form) -> int:
+    """Which way the model's functions turn pairs; 1 where none is called in a way that is known."""
+    found = {way for _, _, function in applied_in(model) if (way := direction_of(function, form))}
+    if len(found) > 1:
+        raise ValueError(f"{type(model).__name__} turns pairs both ways: set_rope has one for all")
+    return found.pop() if found else 1
 
 
 def pairing_changes(model: nn.Module, pairing: Pairing, form: Form) -> list[Change]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from posenc.contracts import Pairing
 from posenc.interop.live.modules import Form
 
-__all__ = ["applied_in", "other_pairing", "pairing_of", "with_globals"]
+__all__ = ["applied_in", "direction_of", "other_pairing", "pairing_of", "with_globals"]
 
 APPLY = re.compile(r"apply_\w*(rotary|rope)")
 ROTATED = ("q", "k", "x", "xq", "xk", "tensor", "query", "key")
@@ -54,6 +54,13 @@ def pairing_of(function: Apply, form: Form) -> tuple[Pairing, Pairing] | None:
     kinds: dict[tuple[int, ...], Pairing] = {(0, form.num_pairs): "half", (0, 1): "adjacent"}
     before, after = kinds.get(tuple(taken)), kinds.get(tuple(given))
     return None if before is None or after is None else (before, after)
+
+
+def direction_of(function: Apply, form: Form) -> int | None:
+    """Which way a function turns pairs by the tables that it is given: 1, or -1 (nanochat)."""
+    channels = torch.eye(2 * form.num_pairs)[:, None, None]
+    moved = _applied(function, form, channels, 0)
+    return None if moved is None or moved.shape != channels.shape else int(moved[0].sum().sign())
 
 
 def other_pairing(function: Apply, form: Form, own: Pairing) -> Apply:

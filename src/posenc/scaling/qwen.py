@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass, replace
 
 from posenc.frequencies import Frequencies, Spectrum
-from posenc.scaling import NTK
 from posenc.scaling.checks import check_length
+from posenc.scaling.ntk import NTK
 
 __all__ = ["QwenNTK"]
 

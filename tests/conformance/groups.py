@@ -1,0 +1,17 @@
+"""The groups of the page beside the rotary text models, each with its list of cases."""
+
+from collections.abc import Callable
+
+from conformance import positions_of_models, special
+from conformance.check import Check
+from conformance.several_axes import mrope_checks, vision_checks
+
+__all__ = ["GROUPS"]
+
+# title -> the cases; built when asked for, because some make a config of each model type
+GROUPS: dict[str, Callable[[], list[Check]]] = {
+    "M-RoPE": mrope_checks,
+    "Vision encoders": vision_checks,
+    "Positions of text, images and videos": lambda: positions_of_models.CHECKS,
+    "Other rotations, and keys that code and weights read differently": lambda: special.CHECKS,
+}
