@@ -49,9 +49,26 @@ Path("adjacent.safetensors").replace("model.safetensors")
 """
 CHECKPOINTS = "posenc.interop.checkpoints"
 SAMPLES = {
+    "posenc.additive.axial_learned.AxialLearned": Sample(dim=256),
+    "posenc.additive.axial_sinusoidal.AxialSinusoidal": Sample(dim=768),
+    "posenc.additive.fourier.RandomFourier": Sample(setup="points = torch.rand(5, 2)"),
     "posenc.additive.learned.Learned": Sample(dim=768),
+    "posenc.additive.resize.resize_grid": Sample(
+        setup="from types import SimpleNamespace as N; vit = N(pos_embed=torch.randn(1, 197, 8))"
+    ),
+    "posenc.additive.sinusoidal.Sinusoidal": Sample(setup="from dataclasses import replace"),
     "posenc.bias.alibi.Alibi": Sample(num_heads=12),
+    "posenc.bias.axes.AxesBias": Sample(
+        num_heads=12,
+        setup="index = torch.arange(12).expand(len(q), 12)\n"
+        "boxes = index[..., None].repeat(1, 1, 4)",
+    ),
+    "posenc.bias.beit.BeitBias": Sample(num_heads=4, num_tokens=36),
+    "posenc.bias.fire.Fire": Sample(num_heads=12),
+    "posenc.bias.kerple.Kerple": Sample(num_heads=12),
+    "posenc.bias.sandwich.Sandwich": Sample(num_heads=12),
     "posenc.bias.swin.SwinBias": Sample(num_heads=4, num_tokens=35),
+    "posenc.bias.swinv2.SwinV2Bias": Sample(num_heads=4, num_tokens=35),
     "posenc.bias.t5.T5Bias": Sample(num_heads=12),
     CHECKPOINTS: Sample(setup=f"{CONVERTED}\nk_weight = torch.randn(1024, 16)"),
     f"{CHECKPOINTS}.conversion.convert": Sample(setup=CONVERTED + ADJACENT),
@@ -65,6 +82,7 @@ SAMPLES = {
     "posenc.positions.shards": Sample(num_tokens=16),
     "posenc.positions.shards.unshard": Sample(setup="gathered = torch.randn(2, 16, 4).split(8, 1)"),
     "posenc.rotary.rope.Rope": Sample(head_dim=128),
+    "posenc.attention.room.Room": Sample(setup="keys, new = k, k[:, :, :1]"),
     "posenc.sharding.HeadSlice": Sample(num_heads=6),
     "posenc.sharding.heads_of_rank": Sample(
         num_heads=4, setup="q_local, k_local, v_local = q, k, v"

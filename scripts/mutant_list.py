@@ -25,6 +25,7 @@ FAULTS, LINEAR, VALUES, BAD = (
 )
 IMPORTS, EDGES, SKIPPING = "test_imports.py", "test_edges.py", "test_skipping.py"
 ROOM = "test_room.py"
+ABSOLUTE = "test_absolute.py"
 
 
 def mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -418,9 +419,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "sinusoid cosines first",
-        "additive/sinusoidal.py",
-        "values = torch.stack((sin, cos), -1).flatten(-2)",
-        "values = torch.stack((cos, sin), -1).flatten(-2)",
+        "additive/waves.py",
+        'if first == "sine" else',
+        'if first != "sine" else',
         ORACLES,
     ),
     mutant(
@@ -479,6 +480,90 @@ MUTANTS: tuple[Mutant, ...] = (
         "align_corners=False",
         LAWS,
     ),
+    mutant(
+        "padding of sinusoids that adds a vector",
+        "additive/sinusoidal.py",
+        "positions == -1",
+        "positions == -2",
+        ABSOLUTE,
+    ),
+    mutant(
+        "sinusoids without their offset",
+        "additive/sinusoidal.py",
+        "torch.float64) + self.offset,",
+        "torch.float64),",
+        ABSOLUTE,
+    ),
+    mutant(
+        "axial sinusoids slowed down over the whole width",
+        "additive/axial_sinusoidal.py",
+        "geometric(width // 2, width,",
+        "geometric(width // 2, self.dim,",
+        ABSOLUTE,
+    ),
+    mutant(
+        "axial sinusoids with the base of another axis",
+        "additive/axial_sinusoidal.py",
+        "self.bases[axis]",
+        "self.bases[axis - 1]",
+        ABSOLUTE,
+    ),
+    mutant(
+        "axial tables in storage order of axes",
+        "additive/axial_learned.py",
+        "for axis in self.axis_order:",
+        "for axis in range(self.num_axes):",
+        ABSOLUTE,
+    ),
+    mutant(
+        "random frequencies that learn unasked",
+        "additive/fourier.py",
+        "requires_grad=learned",
+        "requires_grad=True",
+        ABSOLUTE,
+    ),
+    mutant(
+        "bands up to the whole resolution",
+        "additive/fourier.py",
+        "size / 2, **steps",
+        "size, **steps",
+        ABSOLUTE,
+    ),
+    mutant(
+        "a grid of cells read column by column",
+        "additive/resize.py",
+        "cells.T.reshape(1, -1, *old)",
+        "cells.T.reshape(1, -1, *old[::-1]).transpose(-1, -2)",
+        ABSOLUTE,
+    ),
+    mutant(
+        "the square root for a grid that was named",
+        "additive/resize.py",
+        "if old_grid is None else _sides",
+        "if side * side == num_cells else _sides",
+        ABSOLUTE,
+    ),
+    mutant(
+        "class tokens resampled with the cells",
+        "additive/resize.py",
+        "return torch.cat((prefix, made",
+        "return torch.cat((prefix * 0, made",
+        ABSOLUTE,
+    ),
+    mutant(
+        "real cells counted along the other axis",
+        "positions/grids.py",
+        "counts = [real.cumsum(1), real.cumsum(2)]",
+        "counts = [real.cumsum(2), real.cumsum(1)]",
+        ABSOLUTE,
+    ),
+    mutant(
+        "a half subtracted after the division",
+        "positions/grids.py",
+        "(count.double() + offset) / (end.double() + eps)",
+        "(count.double() / (end.double() + eps) + offset)",
+        ABSOLUTE,
+    ),
     # biases
     mutant(
         "slopes geometric for every head count",
@@ -497,15 +582,15 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "extra slopes one power late",
         "bias/alibi.py",
-        "2.0 ** (-4.0 * (2 * h + 1) / power)",
-        "2.0 ** (-4.0 * (2 * h + 2) / power)",
+        "2.0 ** (-bias_max / 2 * (2 * h + 1) / power)",
+        "2.0 ** (-bias_max / 2 * (2 * h + 2) / power)",
         ORACLES,
     ),
     mutant(
         "ALiBi raises far logits",
         "bias/alibi.py",
-        "return -per_head * distance",
-        "return per_head * distance",
+        "return -self.slopes(distance.device)[head] * distance",
+        "return self.slopes(distance.device)[head] * distance",
         ORACLES,
     ),
     mutant(
@@ -518,8 +603,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "learned slopes in bfloat16",
         "bias/alibi.py",
-        "return self.log_slopes.to(wide).exp()",
-        "return self.log_slopes.exp()",
+        "learned = self.log_slopes.to(wide).exp()",
+        "learned = self.log_slopes.exp()",
         FAULTS,
     ),
     mutant(
@@ -552,7 +637,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "swin row stride of the height",
-        "bias/swin.py",
+        "bias/windows.py",
         "(rows + height - 1) * (2 * width - 1)",
         "(rows + height - 1) * (2 * height - 1)",
         ORACLES,
@@ -566,7 +651,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "swin offsets that do not fit read elsewhere",
-        "bias/swin.py",
+        "bias/windows.py",
         "check_range(columns, 1 - width,",
         "check_range(columns * 0, 1 - width,",
         FAULTS,
@@ -574,24 +659,16 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "clip distance one short",
         "relative/shaw.py",
-        "relative.clamp(-self.max_distance, self.max_distance)",
-        "relative.clamp(1 - self.max_distance, self.max_distance - 1)",
+        "self._low = -reach[0] - (outside",
+        "self._low = 1 - reach[0] - (outside",
         ORACLES,
     ),
     mutant(
         "Shaw's keys read from the key's side",
-        "relative/shaw.py",
-        "rows(k_pos)[:, None, None, :] - rows(q_pos)[:, None, :, None]",
-        "rows(q_pos)[:, None, :, None] - rows(k_pos)[:, None, None, :]",
+        "contracts.py",
+        "rows(self.k_pos)[:, None, None, :] - rows(self.q_pos)[:, None, :, None]",
+        "rows(self.q_pos)[:, None, :, None] - rows(self.k_pos)[:, None, None, :]",
         ORACLES,
-    ),
-    mutant(
-        "Shaw gathers a vector for each pair",
-        "relative/shaw.py",
-        "per_offset = q @ self.keys.to(q.dtype).T  # [B, H, Q, 2k+1]",
-        "return (q[..., None, :] * self.keys.to(q.dtype)[self._index(q_pos, k_pos)]).sum(-1)\n"
-        "        per_offset = q @ self.keys.to(q.dtype).T",
-        ATTENTION,
     ),
     mutant(
         "score_mod without the bias of the row",
@@ -736,8 +813,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a bias rounded to the dtype of the queries",
         "attention/sdpa.py",
-        "block.k_pos, dtype=_wide(block.q.dtype))\n    if allowed",
-        "block.k_pos, dtype=block.q.dtype)\n    if allowed",
+        "dtype=_wide(block.q.dtype), for_softmax=True",
+        "dtype=block.q.dtype, for_softmax=True",
         ATTENTION,
     ),
     mutant(
@@ -765,8 +842,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "values that do not join the cache",
         "attention/module.py",
-        "torch.cat((self.values, v), 2)",
-        "torch.cat((self.values, self.values[:, :, -1:].expand_as(v)), 2)",
+        "self.values = self._rooms[1].extended(self.values, v)",
+        "self.values = self._rooms[1].extended(self.values, self.values[:, :, -1:].expand_as(v))",
         LAWS,
     ),
     mutant(
@@ -904,15 +981,15 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "sinusoids counted from the first of the call",
         "additive/sinusoidal.py",
-        "angle = angles(positions.to(host),",
-        "angle = angles((positions - positions[..., :1]).to(host),",
+        "angle = angles(positions.to(host, torch.float64) +",
+        "angle = angles((positions - positions[..., :1]).to(host, torch.float64) +",
         LAWS,
     ),
     mutant(
         "negative positions folded",
         "additive/sinusoidal.py",
-        "angle = angles(positions.to(host),",
-        "angle = angles(positions.abs().to(host),",
+        "angle = angles(positions.to(host, torch.float64) +",
+        "angle = angles(positions.abs().to(host, torch.float64) +",
         FAULTS,
     ),
     mutant(
@@ -1086,7 +1163,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "masks and biases in one piece",
         "attention/sdpa.py",
-        "size = max(16, BLOCK_ELEMENTS // per_query)",
+        "size = max(16, elements // per_query)",
         "size = num_queries",
         ATTENTION,
     ),
@@ -1252,5 +1329,69 @@ MUTANTS: tuple[Mutant, ...] = (
         "torch.finfo(stored.dtype).eps + POWERS",
         "torch.finfo(torch.bfloat16).eps",
         FAULTS,
+    ),
+    # what configs say
+    mutant(
+        "one direction for every rope",
+        "rotary/rope.py",
+        "inv_freq=self.direction * made.inv_freq",
+        "inv_freq=made.inv_freq",
+        ORACLES,
+    ),
+    mutant(
+        "a live model turned back twice",
+        "interop/transformers.py",
+        "forward = replace(inner, direction=1)",
+        "forward = inner",
+        "test_set_rope.py",
+    ),
+    mutant(
+        "Qwen's stretch one step early",
+        "scaling/qwen.py",
+        "math.ceil(math.log2(ratio) + 1)",
+        "math.floor(math.log2(ratio) + 2)",
+        ORACLES,
+    ),
+    mutant(
+        "a learned scale shared by all layers",
+        "interop/rope_config.py",
+        "tuple(_own(made[layer]) for layer in layers)",
+        "tuple(made[layer] for layer in layers)",
+        "test_hf_other.py",
+    ),
+    mutant(
+        "schemes equal whichever layers share a bias",
+        "interop/model_scheme.py",
+        "seen.setdefault(part, len(seen))",
+        "0",
+        "test_hf_other.py",
+    ),
+    mutant(
+        "schemes equal whatever their biases",
+        "interop/model_scheme.py",
+        "(type(part), repr(part), ",
+        "(type(part), ",
+        "test_hf_other.py",
+    ),
+    mutant(
+        "a switch of layers read as their bases",
+        "interop/rope_config.py",
+        "if own is None or family.switched else own",
+        "if own is None else own",
+        "test_mrope_vision.py",
+    ),
+    mutant(
+        "Llama 3.2 stretched like 3.1",
+        "interop/meta.py",
+        "factor = _FACTOR_3_2",
+        "factor = _FACTOR",
+        "test_hf_other.py",
+    ),
+    mutant(
+        "DINOv3 with the base of language models",
+        "interop/vision.py",
+        "replace(CENTRES, theta=100.0)",
+        "CENTRES",
+        "test_hf_other.py",
     ),
 )

@@ -75,6 +75,14 @@ def dynamic_ntk_base(width: int, base: float, factor: float, trained: int, lengt
     return base * (factor * length / trained - (factor - 1)) ** (width / (width - 2))
 
 
+def qwen_ntk_frequencies(width: int, base: float, trained: int, length: int) -> list[float]:
+    """NTK-aware by the odd number 2ᵏ − 1 with 2ᵏ ≥ 2 · length / trained; 1 within the trained one."""
+    power = 2
+    while length * 2 > trained * power:
+        power *= 2
+    return ntk_frequencies(width, base, 1.0 if length <= trained else power - 1.0)
+
+
 def yarn_ramp_ends(
     width: int, base: float, trained: int, fast: float, slow: float, truncate: bool
 ) -> tuple[float, float]:
@@ -206,6 +214,99 @@ def alibi_slopes(num_heads: int) -> list[float]:
 def alibi(slope: float, q_pos: int, k_pos: int, *, symmetric: bool = False) -> float:
     distance = abs(q_pos - k_pos) if symmetric else max(q_pos - k_pos, 0)
     return -slope * distance
+
+
+def alibi_slopes_of(num_heads: int, bias_max: float) -> list[float]:
+    """MPT's rule: the slopes of the power of two above, every second first, then the others."""
+    above = 1
+    while above < num_heads:
+        above *= 2
+    every = [2.0 ** (-bias_max * (i + 1) / above) for i in range(above)]
+    return every if above == num_heads else (every[1::2] + every[0::2])[:num_heads]
+
+
+def kerple(form: str, r1: float, r2: float, q_pos: int, k_pos: int) -> float:
+    """Chi 2022, arXiv 2205.09921, section 4."""
+    distance = abs(q_pos - k_pos)
+    if form == "log":
+        return -r1 * math.log(1 + r2 * distance)
+    return -r1 * distance**r2
+
+
+def sandwich(head: int, num_heads: int, q_pos: int, k_pos: int, *, width: int = 128) -> float:
+    """Chi 2022, arXiv 2212.10356, section 5: p_q · p_k of two sinusoids, over the ratio 8h/H."""
+    pairs = [10_000.0 ** (2 * i / width) for i in range(width // 2)]
+    vectors = [
+        [f(position / length) for length in pairs for f in (math.sin, math.cos)]
+        for position in (q_pos, k_pos)
+    ]
+    return dot(vectors[0], vectors[1]) / (8.0 * (head + 1) / num_heads)
+
+
+def fire(
+    mlp: tuple[Vector, Vector, Vector, float],
+    c: float,
+    threshold: float,
+    q_pos: int,
+    k_pos: int,
+) -> float:
+    """Li 2023, arXiv 2310.04418, eq. 4 and 5, and the 1e-6 of its code; `mlp` gives one head."""
+
+    def psi(x: float) -> float:
+        return math.log(abs(c * x) + 1)
+
+    share = psi(q_pos - k_pos) / (psi(max(abs(threshold), q_pos)) + 1e-6)
+    first, offsets, second, last = mlp
+    hidden = [max(w * share + b, 0.0) for w, b in zip(first, offsets, strict=True)]
+    return dot(hidden, second) + last
+
+
+def swinv2_coordinate(offset: int, side: int) -> float:
+    """Liu 2022, arXiv 2111.09883, eq. 4, released code: up to 8, in base 8; a side of 1 is 0."""
+    if side == 1:
+        return 0.0
+    share = 8.0 * offset / (side - 1)
+    return math.copysign(math.log2(abs(share) + 1) / math.log2(8), share)
+
+
+def swinv2(
+    hidden: Sequence[Vector], offsets: Vector, out: Vector, cell: Vector, sides: tuple[int, int]
+) -> float:
+    """Eq. 3 and the released 16 · sigmoid, for one head and one (row, column) offset."""
+    x = [swinv2_coordinate(int(d), side) for d, side in zip(cell, sides, strict=True)]
+    units = [max(dot(row, x) + b, 0.0) for row, b in zip(hidden, offsets, strict=True)]
+    return 16.0 / (1.0 + math.exp(-dot(units, out)))
+
+
+def beit_row(q: tuple[int, int] | None, k: tuple[int, int] | None, window: tuple[int, int]) -> int:
+    """Bao 2021, released code; None is the class token."""
+    num_rows = (2 * window[0] - 1) * (2 * window[1] - 1) + 3
+    if q is None or k is None:
+        return num_rows - (1 if q is None and k is None else 3 if q is None else 2)
+    return swin_row(q[0] - k[0], q[1] - k[1], window)
+
+
+def cubic_weight(x: float) -> float:
+    """Keys' kernel with a = −0.75, the bicubic of PyTorch."""
+    x, a = abs(x), -0.75
+    if x <= 1:
+        return (a + 2) * x**3 - (a + 3) * x**2 + 1
+    return a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a if x < 2 else 0.0
+
+
+def bicubic(grid: Sequence[Vector], height: int, width: int, row: int, column: int) -> float:
+    """One value of `grid` resized to height × width: half-pixel centres, edges repeated."""
+
+    def taps(index: int, old: int, new: int) -> list[tuple[int, float]]:
+        place = (index + 0.5) * old / new - 0.5
+        first = math.floor(place) - 1
+        return [(min(max(i, 0), old - 1), cubic_weight(place - i)) for i in range(first, first + 4)]
+
+    return math.fsum(
+        a * b * grid[i][j]
+        for i, a in taps(row, len(grid), height)
+        for j, b in taps(column, len(grid[0]), width)
+    )
 
 
 def t5_bucket(

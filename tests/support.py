@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from posenc import KVCache, MultiHeadAttention, Scheme, Table, positions, rotate, rotate_qk
-from posenc.contracts import rows
+from posenc import Fire, KVCache, MultiHeadAttention, Scheme, Table, positions, rotate, rotate_qk
+from posenc.contracts import Block, axes_of, rows
 from posenc.kernels import native
 from posenc.masks import Mask
 from posenc.registry import ENCODINGS, Shape
@@ -73,6 +73,8 @@ def build(name: str, *, length: int = 24, seed: int = 0) -> Scheme:
                 parameter.data.fill_(1.3)  # a learned scale
             else:
                 parameter.data.normal_(std=0.5, generator=generator)
+    if isinstance(scheme.bias, Fire):  # its products round as its parameters do, by their shape
+        scheme.bias.double()
     return scheme
 
 
@@ -81,9 +83,19 @@ def mask_of(name: str) -> Mask | None:
 
 
 def positions_of(name: str, length: int) -> Tensor:
-    """Positions of a whole sequence: 0 … T-1, or the cells of a window."""
+    """Positions of a whole sequence in attention: 0 … T-1, or the cells of a window."""
     made = ENCODINGS[name].positions
-    return positions.sequence(length) if made is None else made(Shape(DIM, HEADS, length))
+    if made is None or ENCODINGS[name].build(Shape(DIM, HEADS, length)).num_axes == 1:
+        return positions.sequence(length)
+    return made(Shape(DIM, HEADS, length))
+
+
+def cells_of(name: str) -> Tensor | None:
+    """Coordinates that embeddings are given, of 24 places in a row; None: the places themselves."""
+    made = ENCODINGS[name].positions
+    if made is None or axes_of(build(name).additive) == 1:
+        return None
+    return made(Shape(DIM, HEADS, 24))
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -134,7 +146,7 @@ def plain_attention(
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     logits = q @ k.transpose(-1, -2)
     if scheme.relative is not None:
-        logits = logits + scheme.relative.key_logits(q, k, q_pos, k_pos)
+        logits = logits + scheme.relative.key_logits(q, k, Block(q_pos, k_pos))
     logits = logits * q.shape[-1] ** -0.5
     if scheme.bias is not None:
         logits = logits + scheme.bias.dense(q_pos, k_pos).to(q.dtype)
@@ -147,7 +159,7 @@ def plain_attention(
     out = weights @ v
     extra = None
     if scheme.relative is not None:
-        extra = scheme.relative.value_sum(weights, q_pos, k_pos)
+        extra = scheme.relative.value_sum(weights, Block(q_pos, k_pos))
     return out if extra is None else out + extra
 
 
@@ -157,6 +169,7 @@ class Layer:
 
     scheme: Scheme
     attention: MultiHeadAttention
+    cells: Tensor | None = None  # coordinates of embeddings, by their place in a row
 
     def __call__(
         self,
@@ -169,7 +182,7 @@ class Layer:
         if self.scheme.additive is not None:
             if at is None:
                 at = (cache or KVCache()).next_positions(x.shape[1])
-            x = self.scheme.additive(x, at)
+            x = self.scheme.additive(x, at if self.cells is None else self.cells[at])
         return self.attention(x, at, segments=segments, cache=cache)
 
 
@@ -182,7 +195,7 @@ def layer(name: str, *, length: int = 24, num_kv_heads: int = 2) -> Layer:
     )
     for module in (attention, *scheme.modules().values()):
         module.double()
-    return Layer(scheme, attention)
+    return Layer(scheme, attention, cells_of(name))
 
 
 def chunks(total: int, sizes: list[int]) -> Iterator[slice]:

@@ -60,7 +60,8 @@ def in_dtype(scheme: Scheme, dtype: torch.dtype) -> Scheme:
 
 def gradients(out: Tensor, inputs: list[Tensor], scheme: Scheme, weight: Tensor) -> list[Tensor]:
     """Of the inputs, then of every learned tensor that took part."""
-    learned = [p for part in scheme.modules().values() for p in part.parameters()]
+    parameters = [p for part in scheme.modules().values() for p in part.parameters()]
+    learned = [p for p in parameters if p.requires_grad]
     loss = (out * weight.to(out.dtype)).sum()
     grads = torch.autograd.grad(loss, [*inputs, *learned], allow_unused=True)
     return [g for g in grads if g is not None]
@@ -264,7 +265,9 @@ def test_biases_are_built_for_one_block_of_queries(
     scheme = build(name, length=length)
     with Allocations() as made, torch.no_grad():
         attention(q, k, v, scheme=scheme, k_pos=positions_of(name, length), mask=mask_of(name))
-    assert made.largest <= 1 << 17  # the whole bias would be 4 · 1024 · 1024
+    # the whole bias would be 4 · 1024 · 1024; an MLP of offsets has its hidden units for each offset
+    units = 63 * 63 * 512 if name == "swinv2" else 0
+    assert made.largest <= max(1 << 17, units)
 
 
 @pytest.mark.parametrize("name", ["alibi", "t5"])

@@ -13,7 +13,11 @@ import torch
 from posenc import (
     NTK,
     Alibi,
+    AxesBias,
+    BeitBias,
     DynamicNTK,
+    Fire,
+    Kerple,
     KVCache,
     Learned,
     LearnedScaleRope,
@@ -23,10 +27,12 @@ from posenc import (
     MultiHeadAttention,
     Proportional,
     Rope,
+    Sandwich,
     Scheme,
     Shaw,
     Sinusoidal,
     SwinBias,
+    SwinV2Bias,
     T5Bias,
     Yarn,
     attention,
@@ -42,6 +48,7 @@ from posenc.positions import (
     check_positions,
     from_lengths,
     from_padding_mask,
+    grid,
     query_key_positions,
     sequence,
 )
@@ -218,6 +225,91 @@ CASES: dict[str, Case] = {
     "positions: of a window": wrong(
         lambda: attention(Q, K, V, scheme=build("swin"), mask=None),
         r"needs positions with 2 axes.*grid",
+    ),
+    "alibi: slopes of other heads": wrong(
+        lambda: Alibi(3, slopes=[0.5, 0.25]),
+        r"slopes must be 3 finite numbers .* got \[0\.5, 0\.25\]",
+    ),
+    "alibi: a slope below 0": wrong(lambda: Alibi(1, slopes=[-1.0]), r"at least 0, one a head"),
+    "alibi: a slope that is NaN": wrong(lambda: Alibi(1, slopes=[float("nan")]), r"finite numbers"),
+    "alibi: slopes in a matrix": wrong(lambda: Alibi(1, slopes=torch.ones(1, 1)), r"one a head"),
+    "alibi: bias_max of 0": wrong(lambda: Alibi(4, bias_max=0.0), r"bias_max .* positive .* got 0"),
+    "alibi: bias_max beside slopes": wrong(
+        lambda: Alibi(1, bias_max=4.0, slopes=[1.0]), r"goes without slopes=; got 4"
+    ),
+    "alibi: integer slopes": wrong(
+        lambda: Alibi(4, slope_dtype=torch.int32), r"a floating dtype, got torch\.int32"
+    ),
+    "alibi: rounded and learned": wrong(
+        lambda: Alibi(4, slope_dtype=torch.bfloat16, learned=True), r"learned=True"
+    ),
+    "alibi: learned from 0": wrong(
+        lambda: Alibi(1, slopes=[0.0], learned=True), r"start above 0, got \[0\.0\]"
+    ),
+    "alibi: scale": wrong(lambda: Alibi(4, scale=0.0), r"scale must be positive and finite, got 0"),
+    "kerple: form": wrong(
+        lambda: Kerple(2, form="exp"),  # pyright: ignore[reportArgumentType]
+        r"'log' or 'power', got 'exp'",
+    ),
+    "kerple: r1 of other heads": wrong(
+        lambda: Kerple(2, r1=[1.0]),
+        r"r1 must be 2 finite numbers above 0, one a head, got \[1\.0\]",
+    ),
+    "kerple: r2 of 0": wrong(lambda: Kerple(1, r2=[0.0]), r"r2 must be 1 finite numbers above 0"),
+    "kerple: a power above 2": wrong(
+        lambda: Kerple(1, form="power", r2=[2.5]), r"r2 must be 1 numbers in \(0, 2\]"
+    ),
+    "sandwich: odd width": wrong(lambda: Sandwich(2, width=7), r"width must be even .* got 7"),
+    "sandwich: base": wrong(lambda: Sandwich(2, base=-1.0), r"base must be a positive .* got -1"),
+    "fire: width": wrong(lambda: Fire(2, width=0), r"width must be at least 1, got 0"),
+    "fire: threshold": wrong(
+        lambda: Fire(2, initial_threshold=0.0), r"initial_threshold must be positive .* got 0"
+    ),
+    "fire: without order": wrong(
+        lambda: attention(Q, K, V, scheme=build("fire"), mask=None),
+        r"Fire means nothing for keys after the query: pass mask=causal .* got None",
+    ),
+    "window: three sides": wrong(
+        lambda: SwinBias(2, window=(3, 4, 5)),  # pyright: ignore[reportArgumentType]
+        r"window must be \(height, width\) of at least 1, got \(3, 4, 5\)",
+    ),
+    "window: half a cell": wrong(
+        lambda: BeitBias(2, window=(3, 4.5)),  # pyright: ignore[reportArgumentType]
+        r"of at least 1, got \(3, 4\.5\)",
+    ),
+    "window: to no size": wrong(lambda: SwinBias(2, window=3).resized(0), r"at least 1, got 0"),
+    "window: absolute offsets resized": wrong(
+        lambda: SwinBias(2, window=3, symmetric=True).resized(4), r"no published way to resize"
+    ),
+    "swinv2: measured by a side of 1": wrong(
+        lambda: SwinV2Bias(2, window=3, pretrained_window=(1, 3)),
+        r"pretrained_window \(1, 3\) measures no offsets of a window \(3, 3\)",
+    ),
+    "swinv2: a cell outside": wrong(
+        lambda: SwinV2Bias(2, window=2).dense(grid(3, 2), grid(3, 2)),
+        r"row offsets in a window of 2 × 2 must lie in \[-1, 1\], got position",
+    ),
+    "beit: a cell outside": wrong(
+        lambda: BeitBias(2, window=2).dense(grid(2, 3), grid(2, 3)),
+        r"column offsets in a window of 2 × 2 must lie in \[-1, 1\], got position",
+    ),
+    "beit: a bias of other heads": wrong(
+        lambda: attention(Q, K, V, scheme=Scheme(bias=BeitBias(3, window=2)), mask=None),
+        rf"made for 3 heads, queries have {HEADS}",
+    ),
+    "beit: causal": wrong(
+        lambda: attention(Q, K, V, scheme=build("beit"), k_pos=grid(1, 5), mask=causal),
+        r"positions with 2 axes have no order",
+    ),
+    "axes: one of them": wrong(lambda: AxesBias([T5Bias(2)]), r"two or more .* got heads \[2\]"),
+    "axes: of other heads": wrong(
+        lambda: AxesBias([T5Bias(2), T5Bias(3)]), r"one number of heads, got heads \[2, 3\]"
+    ),
+    "axes: of windows": wrong(
+        lambda: AxesBias([T5Bias(2), SwinBias(2, window=2)]), r"reads one coordinate"
+    ),
+    "axes: scale": wrong(
+        lambda: AxesBias([T5Bias(2), T5Bias(2)], scale=float("inf")), r"finite, got inf"
     ),
     "positions: one axis of a window": wrong(
         lambda: attention(Q, K, V, scheme=build("swin"), mask=None, k_pos=sequence(5)),

@@ -5,6 +5,7 @@ A rotation by −θ, a wrong base and swapped pairs pass every law; they die her
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+import oracles_added
 import oracles_forms
+import oracles_relative
 from posenc import (
     NTK,
     Alibi,
+    AxialLearned,
+    BeitBias,
+    Cope,
+    Deberta,
     DynamicNTK,
+    Fire,
+    Kerple,
     Learned,
     LearnedScaleRope,
     Linear,
@@ -26,13 +35,17 @@ from posenc import (
     MixedRope,
     NTKByParts,
     Proportional,
+    QwenNTK,
+    RandomFourier,
     Rope,
     Scaling,
     Scheme,
     Shaw,
     Sinusoidal,
     SwinBias,
+    SwinV2Bias,
     T5Bias,
+    TransformerXL,
     Yarn,
     attention,
     causal,
@@ -43,12 +56,14 @@ from posenc import (
     window,
 )
 from posenc.bias.t5 import bucket_edges
+from posenc.contracts import Block
 from posenc.registry import ENCODINGS, SCALINGS
 from support import (
     HEADS,
     NAMES,
     assert_roundings,
     build,
+    cells_of,
     every_rotation,
     heads,
     mask_of,
@@ -135,6 +150,46 @@ def with_alibi(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
     return lambda i, j: plain(i, j) + oracles.alibi(slope, at[i], at[j])
 
 
+def with_kerple(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
+    assert isinstance(scheme.bias, Kerple)
+    plain = no_position(scheme, head, q, k, at)
+    r1, r2 = (math.exp(raw[head].item()) for raw in (scheme.bias.log_r1, scheme.bias.raw_r2))
+    return lambda i, j: plain(i, j) + oracles.kerple("log", r1, r2, at[i], at[j])
+
+
+def with_sandwich(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
+    plain = no_position(scheme, head, q, k, at)
+    return lambda i, j: plain(i, j) + oracles.sandwich(head, HEADS, at[i], at[j])
+
+
+def with_fire(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
+    bias, plain = scheme.bias, no_position(scheme, head, q, k, at)
+    assert isinstance(bias, Fire)
+    c, threshold = bias.c.item(), bias.threshold_factor.item() * bias.initial_threshold
+    first, second = bias.hidden.weight[:, 0].tolist(), bias.out.weight[head].tolist()
+    mlp = (first, bias.hidden.bias.tolist(), second, bias.out.bias[head].item())
+    return lambda i, j: plain(i, j) + oracles.fire(mlp, c, threshold, at[i], at[j])
+
+
+def with_swinv2(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
+    bias, plain = scheme.bias, no_position(scheme, head, q, k, at)
+    assert isinstance(bias, SwinV2Bias)
+    parts = [x.tolist() for x in (bias.hidden.weight, bias.hidden.bias, bias.out.weight[head])]
+
+    def logit(i: int, j: int) -> float:
+        offset = (at[i][0] - at[j][0], at[i][1] - at[j][1])
+        return plain(i, j) + oracles.swinv2(parts[0], parts[1], parts[2], offset, bias.window)
+
+    return logit
+
+
+def with_beit(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
+    assert isinstance(scheme.bias, BeitBias)
+    table, plain = scheme.bias.weight.tolist(), no_position(scheme, head, q, k, at)
+    cells, size = [None if cell == [-1, -1] else tuple(cell) for cell in at], scheme.bias.window
+    return lambda i, j: plain(i, j) + table[oracles.beit_row(cells[i], cells[j], size)][head]
+
+
 def with_swin(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
     assert isinstance(scheme.bias, SwinBias)
     table, plain = scheme.bias.weight.tolist(), no_position(scheme, head, q, k, at)
@@ -150,13 +205,56 @@ def with_swin(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
 def with_shaw(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
     del head
     assert isinstance(scheme.relative, Shaw)
-    table, clip = scheme.relative.keys.tolist(), scheme.relative.max_distance
+    table, clip = scheme.relative.keys.tolist(), 16
 
     def logit(i: int, j: int) -> float:
         vector = table[oracles.shaw_row(at[j] - at[i], clip)]
         return oracles.dot(q[i], [a + b for a, b in zip(k[j], vector, strict=True)]) / math.sqrt(
             len(q[i])
         )
+
+    return logit
+
+
+def with_transformer_xl(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
+    part, width = scheme.relative, len(q[0])
+    assert isinstance(part, TransformerXL)
+    assert part.content_bias is not None and part.position_bias is not None
+    u, v = part.content_bias[head].tolist(), part.position_bias[head].tolist()
+    weight = part.projection[head * width : (head + 1) * width].tolist()
+
+    def logit(i: int, j: int) -> float:
+        waves = oracles_relative.distance_sinusoid(at[i] - at[j], HEADS * width)
+        return oracles_relative.transformer_xl(q[i], k[j], u, v, weight, waves) / math.sqrt(width)
+
+    return logit
+
+
+def with_deberta(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
+    part, width = scheme.relative, len(q[0])
+    assert isinstance(part, Deberta) and part.key is not None and part.query is not None
+    mine = slice(head * width, (head + 1) * width)
+    table = part.table.tolist()
+    project = [(x.weight[mine].tolist(), x.bias[mine].tolist()) for x in (part.key, part.query)]
+
+    def logit(i: int, j: int) -> float:
+        row = table[oracles_relative.deberta_row(at[i] - at[j], 256, 512, has_buckets=True)]
+        key, query = (oracles_relative.affine(weight, bias, row) for weight, bias in project)
+        terms = oracles.dot(q[i], k[j]), oracles.dot(q[i], key), oracles.dot(k[j], query)
+        return math.fsum(terms) / math.sqrt(width)
+
+    return logit
+
+
+def with_cope(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
+    assert isinstance(scheme.relative, Cope)
+    plain, embeddings = no_position(scheme, head, q, k, at), scheme.relative.embeddings.tolist()
+
+    def logit(i: int, j: int) -> float:
+        p = oracles_relative.cope_position(
+            i, j, at, plain, lambda i, n: at[n] <= at[i], len(embeddings)
+        )
+        return plain(i, j) + oracles_relative.cope_term(q[i], embeddings, p)
 
     return logit
 
@@ -172,8 +270,19 @@ LOGITS: dict[str, Callable[[Scheme, int, Rows, Rows, list], Logit]] = {
     "mixed-rope": turned_by_axes,
     "t5": with_t5,
     "alibi": with_alibi,
+    "axial-sinusoidal": no_position,
+    "axial-learned": no_position,
+    "fourier": no_position,
+    "kerple": with_kerple,
+    "sandwich": with_sandwich,
+    "fire": with_fire,
     "shaw": with_shaw,
+    "transformer-xl": with_transformer_xl,
+    "deberta": with_deberta,
+    "cope": with_cope,
     "swin": with_swin,
+    "swinv2": with_swinv2,
+    "beit": with_beit,
     "learned+rope": turned,
 }
 
@@ -183,8 +292,21 @@ def from_table(scheme: Scheme, position: int, channel: int) -> float:
     return scheme.additive.weight[oracles.learned_row(position), channel].item()
 
 
-ADDED: dict[str, Callable[[Scheme, int, int], float]] = {
+def from_tables(scheme: Scheme, cell: Sequence[int], channel: int) -> float:
+    assert isinstance(scheme.additive, AxialLearned)
+    return oracles_added.axial_learned(cell, channel, [t.tolist() for t in scheme.additive.tables])
+
+
+def from_matrix(scheme: Scheme, point: Sequence[float], channel: int) -> float:
+    assert isinstance(scheme.additive, RandomFourier)
+    return oracles_added.random_fourier(point, channel, scheme.additive.frequencies.tolist())
+
+
+ADDED: dict[str, Callable[[Scheme, Any, int], float]] = {
     "sinusoidal": lambda scheme, p, c: oracles.sinusoid(p, c, 32),
+    "axial-sinusoidal": lambda scheme, cell, c: oracles_added.axial_sinusoid(cell, c, 32),
+    "axial-learned": from_tables,
+    "fourier": from_matrix,
     "learned": from_table,
     "learned+rope": from_table,
 }
@@ -193,7 +315,7 @@ ADDED: dict[str, Callable[[Scheme, int, int], float]] = {
 def values_of(scheme: Scheme, v: Rows, at: list) -> Callable[[int, int], Sequence[float]]:
     if not isinstance(scheme.relative, Shaw) or scheme.relative.values is None:
         return lambda i, j: v[j]
-    table, clip = scheme.relative.values.tolist(), scheme.relative.max_distance
+    table, clip = scheme.relative.values.tolist(), 16
 
     def value(i: int, j: int) -> list[float]:
         vector = table[oracles.shaw_row(at[j] - at[i], clip)]
@@ -213,6 +335,8 @@ def test_every_encoding_is_named_by_an_oracle(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_attention_is_the_papers_formula(name: str, impl: str) -> None:
     scheme, at = build(name, length=LENGTH), positions_of(name, LENGTH)
+    if scheme.bias is not None:
+        scheme.bias.double()  # the same parameters; an MLP computes in their dtype
     if ENCODINGS[name].positions is None and not ENCODINGS[name].has_limit:
         at = torch.tensor([0, 1, 40, 41, 200, 3000])  # gaps: buckets and clipping take part
     q, k, v = heads(LENGTH, batch=1)
@@ -249,11 +373,12 @@ def test_attention_is_the_papers_formula(name: str, impl: str) -> None:
 def test_added_vectors_are_the_papers_formula(name: str) -> None:
     scheme = build(name)
     assert scheme.additive is not None
-    at = torch.tensor([[0, 1, 2, 3], [23, 5, 5, 0]])
+    at, cells = torch.tensor([[0, 1, 2, 3], [23, 5, 5, 0]]), cells_of(name)
+    at = at if cells is None else cells[at]
     x = random(2, 4, 32)
     expected = [
         [
-            [x[b, t, c].item() + ADDED[name](scheme, int(at[b, t]), c) for c in range(32)]
+            [x[b, t, c].item() + ADDED[name](scheme, at[b, t].tolist(), c) for c in range(32)]
             for t in range(4)
         ]
         for b in range(2)
@@ -382,6 +507,16 @@ METHODS: list[tuple[Scaling, Truth]] = [
             oracles.longrope_amplitude(FACTOR, TRAINED),
         ),
     ),
+    *(
+        (
+            QwenNTK(TRAINED).at_length(length),
+            lambda base, length=length: (
+                oracles.qwen_ntk_frequencies(WIDTH, base, TRAINED, length),
+                1.0,
+            ),
+        )
+        for length in (TRAINED, TRAINED + 1, 2 * TRAINED, 2 * TRAINED + 1, 5 * TRAINED)
+    ),
     (
         Proportional(0.25, factor=FACTOR),
         lambda base: (oracles.proportional_frequencies(WIDTH, base, 0.25, FACTOR), 1.0),
@@ -399,6 +534,23 @@ def test_scaled_frequencies_are_the_papers_formula(
     assert made.inv_freq.dtype == torch.float64
     assert made.inv_freq.tolist() == pytest.approx(speeds, rel=1e-13)
     assert made.attention_factor == pytest.approx(factor, rel=1e-15)
+
+
+@pytest.mark.parametrize("pairing", ["half", "adjacent"])
+@pytest.mark.parametrize("method", [None, Linear(FACTOR), Yarn(FACTOR, 64)], ids=str)
+def test_the_other_direction_is_the_papers_rotation_by_minus_the_position(
+    pairing: Any, method: Scaling | None
+) -> None:
+    rope = Rope(8, 100.0, pairing, scaling=method, direction=-1)
+    plain = replace(rope, direction=1).frequencies()
+    x = random(1, 1, 1, 8)
+    for position in (0, 1, 7, 1000):
+        out = rotate(x, rope.table(torch.tensor([position]), dtype=torch.float64))
+        expected = oracles.rotated(
+            x.flatten().tolist(), -position, plain.inv_freq.tolist(), pairing=pairing,
+            amplitude=plain.attention_factor,
+        )  # fmt: skip
+        assert out.flatten().tolist() == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", SCALINGS)
@@ -547,7 +699,7 @@ def test_shaw_clips_the_distance_and_counts_from_the_query(max_distance: int) ->
         ]
         for i in range(4)
     ]
-    actual = shaw.key_logits(q, q, at, at)[0, 0].detach()
+    actual = shaw.key_logits(q, q, Block(at, at))[0, 0].detach()
     assert_roundings(actual, torch.tensor(expected, dtype=torch.float64), 4)
 
 

@@ -12,7 +12,10 @@ from torch import nn
 from posenc import (
     NTK,
     Alibi,
+    AxialLearned,
+    AxialSinusoidal,
     DynamicNTK,
+    FourierBands,
     Learned,
     LearnedScaleRope,
     Linear,
@@ -21,6 +24,8 @@ from posenc import (
     MultiHeadAttention,
     NTKByParts,
     Proportional,
+    QwenNTK,
+    RandomFourier,
     Rope,
     Scheme,
     Shaw,
@@ -42,6 +47,7 @@ from support import (
     NAMES,
     assert_roundings,
     build,
+    cells_of,
     mask_of,
     positions_of,
     random,
@@ -50,8 +56,12 @@ from support import (
 VALUES: dict[str, tuple[Any, Any]] = {  # a value, and one that differs in one field
     "rope": (Rope(64), Rope(64, base=500_000.0)),
     "rope pairing": (Rope(64, pairing="adjacent"), Rope(64)),
+    "rope direction": (Rope(64, direction=-1), Rope(64)),
     "rope scaling": (Rope(64, scaling=Yarn(4.0, 2048)), Rope(64, scaling=Yarn(8.0, 2048))),
     "sinusoidal": (Sinusoidal(8), Sinusoidal(8, denominator="d-2")),
+    "sinusoidal first": (Sinusoidal(8, first="cosine"), Sinusoidal(8)),
+    "axial sinusoidal": (AxialSinusoidal(8), AxialSinusoidal(8, axis_order=(1, 0))),
+    "bands": (FourierBands(4, (6, 8)), FourierBands(4, (6, 8), keep_positions=False)),
     "linear": (Linear(4.0), Linear(8.0)),
     "ntk": (NTK(4.0), NTK(4.0, rule="plain")),
     "dynamic": (DynamicNTK(2.0, 64), DynamicNTK(2.0, 64, length=99)),
@@ -59,6 +69,7 @@ VALUES: dict[str, tuple[Any, Any]] = {  # a value, and one that differs in one f
     "yarn": (Yarn(4.0, 64), Yarn(4.0, 64, truncate=False)),
     "llama3": (Llama3(4.0, 64), Llama3(4.0, 64, high_freq_factor=8.0)),
     "longrope": (LongRope((1.0,), (2.0,), 4.0, 64), LongRope((1.0,), (3.0,), 4.0, 64)),
+    "qwen": (QwenNTK(64), QwenNTK(64, length=99)),
     "proportional": (Proportional(0.5), Proportional(0.25)),
     "causal": (causal, window(3)),
     "window": (window(3), window(4)),
@@ -127,10 +138,15 @@ class Model(nn.Module):
         scheme = build(name)
         self.additive, self.scheme = scheme.additive, scheme
         self.layer = MultiHeadAttention(DIM, HEADS, scheme=scheme, mask=mask_of(name))
+        with torch.device("cpu"):
+            self.cells = cells_of(name)
 
     def forward(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
-        x = x if self.additive is None else self.additive(x, at)
+        x = x if self.additive is None else self.additive(x, self._places(at))
         return self.layer(x, at)
+
+    def _places(self, at: torch.Tensor | None) -> torch.Tensor | None:
+        return at if self.cells is None or at is None else self.cells.to(at.device)[at]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -139,8 +155,8 @@ def test_a_checkpoint_holds_what_learns_and_nothing_else(name: str) -> None:
     learned = {key for key in model.state_dict() if not key.startswith(("layer.q", "layer.k"))}
     learned -= {"layer.v.weight", "layer.out.weight"}
     parts = model.scheme.modules()
-    assert {key.rsplit(".", 1)[1] for key in learned} == {
-        key for part in parts.values() for key in part.state_dict()
+    assert {key.removeprefix("layer.learned.") for key in learned} == {
+        f"{field}.{key}" for field, part in parts.items() for key in part.state_dict()
     }
     twin = Model(name)
     twin.load_state_dict(model.state_dict(), strict=True)
@@ -199,6 +215,9 @@ def test_tables_are_made_where_the_positions_are(name: str) -> None:
 def test_the_repr_of_a_module_names_its_options() -> None:
     parts = [
         (Learned(8, 4, padding_idx=1), "8, 4, offset=2, padding_idx=1"),
+        (AxialLearned((3, 5), (2, 4)), "(3, 5), (2, 4), axis_order=(0, 1), combine='concatenated'"),
+        (AxialLearned((3, 5), 4, combine="added"), "(3, 5), 4, axis_order=(0, 1), combine='added'"),
+        (RandomFourier(8, scale=2.0), "8, num_axes=2, scale=2.0, learned=False"),
         (T5Bias(2), "2, num_buckets=32, max_distance=128, bidirectional=True"),
         (Alibi(2, symmetric=True), "2, symmetric=True, learned=False"),
         (SwinBias(2, window=(3, 4)), r"2, window=(3, 4)"),

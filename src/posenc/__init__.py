@@ -6,11 +6,30 @@
 """
 
 from posenc import masks, positions
-from posenc.additive import Learned, Sinusoidal
+from posenc.additive import (
+    AxialLearned,
+    AxialSinusoidal,
+    FourierBands,
+    Learned,
+    RandomFourier,
+    Sinusoidal,
+    resize_grid,
+)
 from posenc.attention import KVCache, MultiHeadAttention, attention, elu_plus_one, linear_attention
-from posenc.bias import Alibi, SwinBias, T5Bias
+from posenc.bias import (
+    Alibi,
+    AxesBias,
+    BeitBias,
+    Fire,
+    Kerple,
+    Sandwich,
+    SwinBias,
+    SwinV2Bias,
+    T5Bias,
+)
 from posenc.contracts import (
     AdditiveEncoding,
+    Block,
     LogitBias,
     QueryScale,
     RelativeKeyValue,
@@ -22,7 +41,7 @@ from posenc.contracts import (
 from posenc.frequencies import Frequencies, Spectrum
 from posenc.masks import Mask, causal, same_segment, window
 from posenc.query_scale import LearnedLogScale, LogScale, PowerScale, StepLogScale
-from posenc.relative import Shaw
+from posenc.relative import Cope, Deberta, Shaw, TransformerXL
 from posenc.rotary import (
     AxialRope,
     LearnedScaleRope,
@@ -41,6 +60,7 @@ from posenc.scaling import (
     LongRope,
     NTKByParts,
     Proportional,
+    QwenNTK,
     Scaling,
     Yarn,
 )
@@ -52,11 +72,21 @@ __all__ = [
     "NTK",
     "AdditiveEncoding",
     "Alibi",
+    "AxesBias",
+    "AxialLearned",
     "AxialRope",
+    "AxialSinusoidal",
+    "BeitBias",
+    "Block",
+    "Cope",
+    "Deberta",
     "DynamicNTK",
+    "Fire",
+    "FourierBands",
     "Frequencies",
     "HeadSlice",
     "KVCache",
+    "Kerple",
     "Learned",
     "LearnedLogScale",
     "LearnedScaleRope",
@@ -73,10 +103,13 @@ __all__ = [
     "PowerScale",
     "Proportional",
     "QueryScale",
+    "QwenNTK",
+    "RandomFourier",
     "RelativeKeyValue",
     "Rope",
     "RotaryEncoding",
     "RotaryTables",
+    "Sandwich",
     "Scaling",
     "Scheme",
     "Shaw",
@@ -84,8 +117,10 @@ __all__ = [
     "Spectrum",
     "StepLogScale",
     "SwinBias",
+    "SwinV2Bias",
     "T5Bias",
     "Table",
+    "TransformerXL",
     "XPos",
     "Yarn",
     "attention",
@@ -96,6 +131,7 @@ __all__ = [
     "masks",
     "positions",
     "rerotate",
+    "resize_grid",
     "rotate",
     "rotate_qk",
     "same_segment",

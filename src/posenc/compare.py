@@ -146,16 +146,17 @@ def _earlier(out: Path) -> dict[str, Any]:
 
 def _cost(plan: Plan, reporter: Reporter) -> dict[str, Any]:
     seconds = TIMING_SECONDS.get(plan.budget, 1.0)
-    effort, here = Effort.shared(seconds, len(ENCODINGS)), machine()
+    entries = {n: e for n, e in ENCODINGS.items() if plan.budget == "full" or not e.only_full}
+    effort, here = Effort.shared(seconds, len(entries)), machine()
     chosen = {"size": plan.size.as_dict(), "effort": asdict(effort)}
     # a time is worth keeping only for the code and the machine that it was taken with
     place = {name: here[name] for name in ("processor", "threads", "torch", "commit")}
     store = CellStore(
         plan.out / "cells", {"part": "cost", "posenc": posenc.__version__, **chosen, **place}
     )
-    rows = {name: row for name in ENCODINGS if (row := store.get(f"cost-{name}")) is not None}
-    reporter.begin("cost", len(ENCODINGS), len(rows))
-    for name, entry in ENCODINGS.items():
+    rows = {name: row for name in entries if (row := store.get(f"cost-{name}")) is not None}
+    reporter.begin("cost", len(entries), len(rows))
+    for name, entry in entries.items():
         if name not in rows:
             reporter.step(name, 0, 1)
             rows[name] = measure(entry, plan.size, effort)
@@ -164,7 +165,7 @@ def _cost(plan: Plan, reporter: Reporter) -> dict[str, Any]:
     return {
         "settings": chosen,
         "machine": here,
-        "rows": {name: rows[name] for name in ENCODINGS},
+        "rows": {name: rows[name] for name in entries},
     }
 
 

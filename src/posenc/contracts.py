@@ -15,6 +15,7 @@ from posenc.positions import check_positions, sequence
 
 __all__ = [
     "AdditiveEncoding",
+    "Block",
     "LogitBias",
     "Pairing",
     "QueryScale",
@@ -25,6 +26,7 @@ __all__ = [
     "Scheme",
     "Table",
     "add_encoding",
+    "axes_of",
     "rows",
     "table_from_angles",
 ]
@@ -34,7 +36,11 @@ Pairing = Literal["half", "adjacent"]
 
 @runtime_checkable
 class AdditiveEncoding(Protocol):
-    """Added to token embeddings: `[B, T, C] -> [B, T, C]`."""
+    """Added to token embeddings: `[B, T, C] -> [B, T, C]`.
+
+    One that reads several coordinates says so with `num_axes`, one that takes real positions with
+    `real_positions`; without them a position is one integer.
+    """
 
     def encode(self, positions: Tensor) -> Tensor: ...
 
@@ -49,9 +55,15 @@ def add_encoding(encoding: AdditiveEncoding, x: Tensor, positions: Tensor | None
             f"{type(encoding).__name__} adds to floating embeddings [B, T, {dim}], "
             f"got {x.dtype} {list(x.shape)}"
         )
+    axes, real = axes_of(encoding), bool(getattr(encoding, "real_positions", False))
+    if positions is None and axes > 1:
+        raise ValueError(
+            f"{type(encoding).__name__} reads positions with {axes} axes, [..., T, {axes}]: give "
+            "them (posenc.positions.grid makes them for an image)"
+        )
     if positions is None:
         positions = sequence(x.shape[1], device=x.device)
-    positions = check_positions(positions, num_tokens=x.shape[1])
+    positions = check_positions(positions, num_tokens=x.shape[1], num_axes=axes, real=real)
     values = encoding.encode(positions)
     return (x.to(torch.promote_types(x.dtype, values.dtype)) + values).to(x.dtype)
 
@@ -168,6 +180,9 @@ class LogitBias(nn.Module, ABC):
     num_axes: int = 1  # coordinates of one position
     by_distance: bool = False  # whether value depends on q_pos - k_pos alone
     falls: bool = False  # whether it falls with distance so fast that far keys can be left out
+    has_class_token: bool = False  # whether −1 on every axis is the place of a class token
+    causal_only: bool = False  # whether it means nothing for keys after the query
+    constant: tuple[float, ...] | None = None  # a part of every value of a head; softmax cancels it
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
@@ -180,20 +195,34 @@ class LogitBias(nn.Module, ABC):
         """The bias of one logit, elementwise over broadcast heads and positions."""
 
     @final
-    def dense(self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
-        """`[B|1, H, Q, K]` for positions `[Q]`/`[B, Q]` and `[K]`/`[B, K]`."""
+    def dense(
+        self,
+        q_pos: Tensor,
+        k_pos: Tensor,
+        *,
+        dtype: torch.dtype = torch.float32,
+        for_softmax: bool = False,
+    ) -> Tensor:
+        """`[B|1, H, Q, K]` for positions `[Q]`/`[B, Q]` and `[K]`/`[B, K]`.
+
+        `for_softmax=True` leaves out the constant of each head: large logits round coarsely.
+        """
         q_pos, k_pos = self._rows(q_pos, "q_pos"), self._rows(k_pos, "k_pos")
         head = torch.arange(self.num_heads, device=q_pos.device)[:, None, None]
-        return self.value(head, q_pos[:, None, :, None], k_pos[:, None, None, :]).to(dtype)
+        value = self.value(head, q_pos[:, None, :, None], k_pos[:, None, None, :])
+        return self._shifted(value, head, for_softmax).to(dtype)
 
     @final
-    def per_distance(self, distances: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
+    def per_distance(
+        self, distances: Tensor, *, dtype: torch.dtype = torch.float32, for_softmax: bool = False
+    ) -> Tensor:
         """`[H, N]` for distances q_pos - k_pos `[N]`; an error where distance alone is not enough."""
         if not self.by_distance:
             raise ValueError(f"{type(self).__name__} does not depend on distance alone")
         distances = check_positions(distances, num_tokens=distances.shape[-1], name="distances")
         head = torch.arange(self.num_heads, device=distances.device)[:, None]
-        return self.value(head, distances, torch.zeros_like(distances)).to(dtype)
+        value = self.value(head, distances, torch.zeros_like(distances))
+        return self._shifted(value, head, for_softmax).to(dtype)
 
     @final
     def score_mod(self, q_pos: Tensor, k_pos: Tensor) -> Callable[..., Tensor]:
@@ -210,6 +239,11 @@ class LogitBias(nn.Module, ABC):
 
     def forward(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.dense(q_pos, k_pos)
+
+    def _shifted(self, value: Tensor, head: Tensor, for_softmax: bool) -> Tensor:
+        if not for_softmax or self.constant is None:
+            return value
+        return value - torch.tensor(self.constant, dtype=value.dtype, device=value.device)[head]
 
     def _rows(self, positions: Tensor, name: str) -> Tensor:
         axes = self.num_axes
@@ -228,18 +262,57 @@ class QueryScale(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The queries and keys that meet in one call: where they stand, who sees whom, at which scale.
+
+    `first` holds the positions of the first query and the first key where all of them follow one by
+    one: then logits by distance are a view, not a lookup.
+    """
+
+    q_pos: Tensor  # [Q] or [B, Q]
+    k_pos: Tensor  # [K] or [B, K]
+    allowed: Tensor | None = None  # [B|1, 1, Q, K] bool; None where every key is seen
+    scale: float = 1.0  # what attention multiplies the logits by
+    first: tuple[int, int] | None = None
+    start: tuple[int, int] = (
+        0,
+        0,
+    )  # where this block begins among the queries and keys of the call
+    made: Any = None  # what `RelativeKeyValue.prepare` made for the whole call
+
+    def offsets(self) -> Tensor:
+        """k_pos − q_pos, `[B|1, 1, Q, K]`."""
+        return rows(self.k_pos)[:, None, None, :] - rows(self.q_pos)[:, None, :, None]
+
+
 class RelativeKeyValue(nn.Module, ABC):
-    """Relative positions as vectors: they meet the queries, and the attention weights."""
+    """Relative positions as vectors: they meet queries, keys and the attention weights."""
 
     head_dim: int
+    num_heads: int | None = None  # None: the vectors are shared by all heads
+    adds_values: bool = False  # whether value_sum gives anything
 
     @abstractmethod
-    def key_logits(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    def key_logits(self, q: Tensor, k: Tensor, block: Block) -> Tensor:
         """Unscaled logits `[B, H, Q, K]` to add to q·k before the softmax scale."""
 
-    @abstractmethod
-    def value_sum(self, weights: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
+    def prepare(self, whole: Block, dtype: torch.dtype) -> Any:
+        """What all blocks of one call share, made once: projected vectors, sinusoids, …"""
+        del whole, dtype
+        return None
+
+    @final
+    def prepared(self, block: Block, dtype: torch.dtype) -> Block:
+        """The block with what `prepare` makes; one that stands alone is its own whole."""
+        if block.made is not None:
+            return block
+        return replace(block, made=self.prepare(block, dtype), start=(0, 0))
+
+    def value_sum(self, weights: Tensor, block: Block) -> Tensor | None:
         """`[B, H, Q, D]` to add to the weighted values, or None where values carry none."""
+        del weights, block
+        return None
 
 
 @dataclass(frozen=True)
@@ -269,7 +342,11 @@ class Scheme:
         self._check_axes()
 
     def _check_axes(self) -> None:
-        """Every part of one scheme reads the same positions."""
+        """Every part of one scheme reads the same positions; embeddings may be counted in a row.
+
+        A table for all tokens of an image goes with rotation by rows and columns (EVA-02), and
+        Reformer's axial table with a causal mask; two and three coordinates do not go together.
+        """
         counts = {"bias": self.bias, "rotary": self.rotary}
         axes = {name: getattr(part, "num_axes", None) for name, part in counts.items()}
         axes["rotary"] = axes["rotary"] if isinstance(axes["rotary"], int) else None
@@ -277,6 +354,12 @@ class Scheme:
             axes["rotary"] = axes["rotary"] or 1
         axes["relative"] = 1 if self.relative is not None else None
         axes["query_scale"] = 1 if self.query_scale is not None else None
+        if (
+            max(axes_of(self.additive), self.num_axes)
+            > min(axes_of(self.additive), self.num_axes)
+            > 1
+        ):
+            axes["additive"] = axes_of(self.additive)
         read = {name: count for name, count in axes.items() if count is not None}
         if len(set(read.values())) > 1:
             told = ", ".join(f"{name}= reads {count}" for name, count in read.items())
@@ -284,8 +367,8 @@ class Scheme:
 
     @property
     def num_axes(self) -> int:
-        """Coordinates of one position: what the bias or the rotation asks for."""
-        return max(getattr(part, "num_axes", 1) for part in (self.bias, self.rotary))
+        """Coordinates of one position in attention: what the bias or the rotation asks for."""
+        return max(axes_of(self.bias), axes_of(self.rotary))
 
     @property
     def real_positions(self) -> bool:
@@ -319,6 +402,12 @@ _CONTRACTS: dict[str, type] = {
 def rows(positions: Tensor, num_axes: int = 1) -> Tensor:
     """`[T]` or `[B, T]` (with axes behind) -> with a batch dimension, of 1 where shared."""
     return positions if positions.ndim == (2 if num_axes == 1 else 3) else positions[None]
+
+
+def axes_of(part: object) -> int:
+    """Coordinates of one position that a part reads; 1 where it does not say."""
+    axes = getattr(part, "num_axes", 1)
+    return axes if isinstance(axes, int) else 1
 
 
 def _length(positions: Tensor, num_axes: int) -> int:

@@ -5,13 +5,23 @@ Angles never take the dtype of activations: in bfloat16 the position 257 is 256.
 """
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Frequencies", "Spectrum", "angles", "check_base", "geometric", "host_for"]
+__all__ = [
+    "Frequencies",
+    "Spectrum",
+    "angles",
+    "check_base",
+    "full_precision",
+    "geometric",
+    "host_for",
+    "widest",
+]
 
 
 def _same(one: Any, other: Any) -> Any:
@@ -84,6 +94,18 @@ def angles(positions: Tensor, inv_freq: Tensor) -> Tensor:
 def host_for(device: torch.device) -> torch.device:
     """Where float64 angles for this device are made: Apple's MPS has no float64."""
     return torch.device("cpu") if device.type == "mps" else device
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The dtype of a fixed bias on this device: float64 where there is one."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """A block whose matrix products stay in float32 or wider, under autocast too."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def check_base(base: float) -> None:

@@ -1,7 +1,7 @@
 """Every encoding and every scaling method that a factor defines, one dict literal each.
 
-The command line, the benchmark, the lab and the tests walk these. `LongRope` is not among the
-scalings: its lists belong to one checkpoint, and no factor makes them.
+The command line, the benchmark, the lab and the tests walk these. `LongRope` and `QwenNTK` are not
+among the scalings: no factor makes them, but the lists of one checkpoint and the length in use.
 """
 
 from collections.abc import Callable
@@ -9,12 +9,21 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from posenc.additive import Learned, Sinusoidal
-from posenc.bias import Alibi, SwinBias, T5Bias
+from posenc.additive import AxialLearned, AxialSinusoidal, Learned, RandomFourier, Sinusoidal
+from posenc.bias import (
+    Alibi,
+    BeitBias,
+    Fire,
+    Kerple,
+    Sandwich,
+    SwinBias,
+    SwinV2Bias,
+    T5Bias,
+)
 from posenc.contracts import Scheme
 from posenc.masks import Mask, causal
-from posenc.positions import grid
-from posenc.relative import Shaw
+from posenc.positions import centred, grid, with_class_token
+from posenc.relative import Cope, Deberta, Shaw, TransformerXL
 from posenc.rotary import AxialRope, LearnedScaleRope, MixedRope, Rope, XPos
 from posenc.scaling import (
     NTK,
@@ -63,6 +72,7 @@ class Encoding:
     mask: Mask | None = causal
     positions: Callable[[Shape], Tensor] | None = None  # None: 0 … T-1
     has_limit: bool = False  # whether positions past the trained length are an error
+    only_full: bool = False  # measured by `posenc compare --budget full` alone
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,8 @@ ENCODINGS: dict[str, Encoding] = {
         "Vaswani 2017, arXiv 1706.03762, section 3.5",
         "Sines and cosines of the position added to embeddings; no parameters, no limit.",
         'Sinusoidal(dim, base=10_000.0, denominator="d" | "d-2", '
-        'layout="alternating" | "concatenated")',
+        'layout="alternating" | "concatenated", first="sine" | "cosine", amplitude=1.0, offset=0, '
+        "zero_padding=False, real_positions=False)",
         lambda shape: Scheme(additive=Sinusoidal(shape.dim)),
     ),
     "learned": Encoding(
@@ -102,9 +113,52 @@ ENCODINGS: dict[str, Encoding] = {
         "additive",
         "Devlin 2018, arXiv 1810.04805; Radford 2019 (GPT-2)",
         "A trained vector per position; nothing exists past the table.",
-        "Learned(num_positions, dim, offset=0, padding_idx=None); .resized(n)",
+        "Learned(num_positions, dim, offset=0, padding_idx=None); .resized(n); "
+        ".resized_grid(grid, old_grid=None, num_prefix=0, kernel=..., antialias=..., "
+        "align_corners=...)",
         lambda shape: Scheme(additive=Learned(shape.length, shape.dim)),
         has_limit=True,
+    ),
+    "axial-sinusoidal": Encoding(
+        "axial-sinusoidal",
+        "Axial sinusoids (2-D)",
+        "additive",
+        "Carion 2020, arXiv 2005.12872, section A.4; He 2021, arXiv 2111.06377",
+        "Half of the channels are sinusoids of the row, half of the column; boxes have four axes.",
+        'AxialSinusoidal(dim, num_axes=2, base=10_000.0, layout="alternating" | "concatenated", '
+        'first="sine" | "cosine", axis_order=(0, 1))',
+        lambda shape: Scheme(additive=AxialSinusoidal(shape.dim)),
+        mask=None,
+        positions=lambda shape: grid(*shape.window),
+        only_full=True,
+    ),
+    "axial-learned": Encoding(
+        "axial-learned",
+        "Axial learned tables (2-D)",
+        "additive",
+        "Carion 2020, arXiv 2005.12872; Kitaev 2020, arXiv 2001.04451",
+        "A trained vector per row and one per column, side by side or summed.",
+        'AxialLearned(sizes, dims, axis_order=(0, 1), combine="concatenated" | "added")',
+        lambda shape: Scheme(
+            additive=AxialLearned(shape.window, (shape.dim // 2, shape.dim - shape.dim // 2))
+        ),
+        mask=None,
+        positions=lambda shape: grid(*shape.window),
+        has_limit=True,
+        only_full=True,
+    ),
+    "fourier": Encoding(
+        "fourier",
+        "Random Fourier features (2-D)",
+        "additive",
+        "Tancik 2020, arXiv 2006.10739, section 5; Kirillov 2023 (SAM), arXiv 2304.02643",
+        "Sines and cosines of real coordinates at random frequencies that are saved, not trained.",
+        "RandomFourier(dim, num_axes=2, scale=1.0, learned=False); FourierBands(num_bands, "
+        "resolution, keep_positions=True, sine_only=False)",
+        lambda shape: Scheme(additive=RandomFourier(shape.dim)),
+        mask=None,
+        positions=lambda shape: centred(*shape.window),
+        only_full=True,
     ),
     "rope": Encoding(
         "rope",
@@ -171,8 +225,39 @@ ENCODINGS: dict[str, Encoding] = {
         "bias",
         "Press 2022, arXiv 2108.12409, section 3",
         "Logits fall linearly with distance, one fixed slope per head.",
-        "Alibi(num_heads, symmetric=False, learned=False)",
+        "Alibi(num_heads, symmetric=False, learned=False, bias_max=8.0, slopes=None, "
+        "slope_dtype=None, scale=1.0)",
         lambda shape: Scheme(bias=Alibi(shape.num_heads)),
+    ),
+    "kerple": Encoding(
+        "kerple",
+        "KERPLE",
+        "bias",
+        "Chi 2022, arXiv 2205.09921, section 4",
+        "Logits fall with the logarithm (or a power) of distance; two learned numbers a head.",
+        'Kerple(num_heads, form="log" | "power", r1=None, r2=None)',
+        lambda shape: Scheme(bias=Kerple(shape.num_heads)),
+        only_full=True,
+    ),
+    "sandwich": Encoding(
+        "sandwich",
+        "Sandwich",
+        "bias",
+        "Chi 2022, arXiv 2212.10356, section 5",
+        "The inner product of two sinusoids as a bias, compressed per head; no parameters.",
+        "Sandwich(num_heads, width=128, base=10_000.0)",
+        lambda shape: Scheme(bias=Sandwich(shape.num_heads)),
+        only_full=True,
+    ),
+    "fire": Encoding(
+        "fire",
+        "FIRE",
+        "bias",
+        "Li 2023, arXiv 2310.04418, section 3",
+        "A small MLP of the distance as a share of what the query can see, on a log scale.",
+        "Fire(num_heads, width=32, initial_c=0.1, initial_threshold=512.0)",
+        lambda shape: Scheme(bias=Fire(shape.num_heads, initial_threshold=shape.length)),
+        only_full=True,
     ),
     "shaw": Encoding(
         "shaw",
@@ -180,8 +265,43 @@ ENCODINGS: dict[str, Encoding] = {
         "relative",
         "Shaw 2018, arXiv 1803.02155, eq. 3-6",
         "Learned vectors of the clipped distance on keys and on values.",
-        "Shaw(head_dim, max_distance=16, values=True)",
+        "Shaw(head_dim, max_distance=16 | (past, future), values=True, num_heads=None, "
+        'outside="clip" | "zero", key_query=False)',
         lambda shape: Scheme(relative=Shaw(shape.head_dim, max_distance=16)),
+    ),
+    "transformer-xl": Encoding(
+        "transformer-xl",
+        "Transformer-XL (and Conformer)",
+        "relative",
+        "Dai 2019, arXiv 1901.02860, section 3.3",
+        "Projected sinusoids of the distance meet the query; learned biases stand in for it.",
+        'TransformerXL(num_heads, head_dim, dim=None, layout="concatenated" | "alternating", '
+        'denominator="d" | "d-2", clamp=None, biases=True)',
+        lambda shape: Scheme(relative=TransformerXL(shape.num_heads, shape.head_dim)),
+        only_full=True,
+    ),
+    "deberta": Encoding(
+        "deberta",
+        "DeBERTa's disentangled vectors",
+        "relative",
+        "He 2020, arXiv 2006.03654, section 3.1",
+        "Vectors of bucketed distances meet the query, and the key; an encoder's.",
+        'Deberta(num_heads, head_dim, max_distance=512, num_buckets=None, terms=("c2p", "p2c"))',
+        lambda shape: Scheme(
+            relative=Deberta(shape.num_heads, shape.head_dim, max_distance=512, num_buckets=256)
+        ),
+        mask=None,
+        only_full=True,
+    ),
+    "cope": Encoding(
+        "cope",
+        "CoPE (contextual)",
+        "relative",
+        "Golovneva 2024, arXiv 2405.18719, eq. 3-8",
+        "Positions count what the query's gates let through, so the context decides the unit.",
+        "Cope(head_dim, max_positions=64)",
+        lambda shape: Scheme(relative=Cope(shape.head_dim, max_positions=64)),
+        only_full=True,
     ),
     "swin": Encoding(
         "swin",
@@ -189,11 +309,38 @@ ENCODINGS: dict[str, Encoding] = {
         "bias",
         "Liu 2021, arXiv 2103.14030, section 3.2",
         "A learned scalar per head for each (row, column) offset inside a window.",
-        "SwinBias(num_heads, window=(height, width))",
+        "SwinBias(num_heads, window=(height, width), symmetric=False); .resized(window)",
         lambda shape: Scheme(bias=SwinBias(shape.num_heads, window=shape.window)),
         mask=None,
         positions=lambda shape: grid(*shape.window),
         has_limit=True,
+    ),
+    "swinv2": Encoding(
+        "swinv2",
+        "Swin v2 continuous bias",
+        "bias",
+        "Liu 2022, arXiv 2111.09883, section 3.3",
+        "A small MLP of the (row, column) offset, log-spaced: the window may change.",
+        "SwinV2Bias(num_heads, window=(height, width), pretrained_window=None, width=512); "
+        ".at_window(window)",
+        lambda shape: Scheme(bias=SwinV2Bias(shape.num_heads, window=shape.window)),
+        mask=None,
+        positions=lambda shape: grid(*shape.window),
+        has_limit=True,
+        only_full=True,
+    ),
+    "beit": Encoding(
+        "beit",
+        "BEiT bias with a class token",
+        "bias",
+        "Bao 2021, arXiv 2106.08254, released code",
+        "Swin's table for the patches and three rows for a class token, at (−1, −1).",
+        "BeitBias(num_heads, window=(height, width)); .resized(window)",
+        lambda shape: Scheme(bias=BeitBias(shape.num_heads, window=shape.window)),
+        mask=None,
+        positions=lambda shape: with_class_token(grid(*shape.window))[: shape.length],
+        has_limit=True,
+        only_full=True,
     ),
     "learned+rope": Encoding(
         "learned+rope",

@@ -29,6 +29,9 @@ class HeadSlice(LogitBias):
         _check_slice(start, count, bias.num_heads)
         self.bias, self.start = bias, start
         self.num_axes, self.by_distance = bias.num_axes, bias.by_distance
+        self.causal_only = bias.causal_only
+        if bias.constant is not None:
+            self.constant = bias.constant[start : start + count]
 
     def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.bias.value(head + self.start, q_pos, k_pos)

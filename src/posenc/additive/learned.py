@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from posenc.additive.resize import Kernel, resize_grid
 from posenc.contracts import add_encoding
 from posenc.positions import check_positions, check_range
 
@@ -70,6 +71,33 @@ class Learned(nn.Module):
             table.T[None].double(), size=num_positions, mode="linear", align_corners=True
         )[0].T
         new.weight.data.copy_(torch.cat((kept, resampled.to(table))))
+        return new
+
+    def resized_grid(
+        self,
+        grid: tuple[int, int],
+        *,
+        old_grid: tuple[int, int] | None = None,
+        num_prefix: int = 0,
+        kernel: Kernel = "bicubic",
+        antialias: bool = False,
+        align_corners: bool = False,
+    ) -> "Learned":
+        """A new table of the cells of an image in another (height, width): see `resize_grid`.
+
+        >>> vit = Learned(1 + 14 * 14, 768)               # a class token, then the cells
+        >>> finer = vit.resized_grid((24, 32), num_prefix=1)
+        """
+        if self.offset:
+            raise ValueError(
+                f"a table of cells has no rows before its own, got offset {self.offset}"
+            )
+        table = resize_grid(
+            self.weight.detach(), grid, old_grid=old_grid, num_prefix=num_prefix, kernel=kernel,
+            antialias=antialias, align_corners=align_corners,
+        )  # fmt: skip
+        new = Learned(len(table), self.dim).to(self.weight)
+        new.weight.data.copy_(table)
         return new
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:

@@ -127,7 +127,7 @@ def _distance_vector(problem: Problem) -> Tensor:
     assert bias is not None
     distances = torch.arange(num_keys - 1, -num_queries, -1, device=problem.q.device)
     dtype = torch.promote_types(problem.q.dtype, torch.float32)
-    vector = bias.per_distance(distances, dtype=dtype)
+    vector = bias.per_distance(distances, dtype=dtype, for_softmax=True)
     if problem.mask is None:
         return vector.contiguous()
     allowed = problem.mask.allowed(distances[None], torch.zeros_like(distances[:1])[None])

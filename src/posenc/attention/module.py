@@ -237,7 +237,7 @@ class MultiHeadAttention(nn.Module):
         axes, real = self.scheme.num_axes, self.scheme.real_positions
         positions = check_positions(positions, num_tokens=x.shape[1], num_axes=axes, real=real)
         positions = positions if positions.ndim == (2 if axes == 1 else 3) else positions[None]
-        if axes > 1 and segments is None:
+        if axes > 1 and segments is None and not _has_class_token(self.scheme):
             _check_none_is_padding(positions)
 
         q, k, v = (self._heads(project(x)) for project in (self.q, self.k, self.v))
@@ -291,6 +291,11 @@ def _check_filled_in(tables: RotaryTables, positions: Tensor) -> None:
         return
     if held.ndim <= positions.ndim and not host_all(held == positions):
         raise ValueError(f"tables= hold positions {held.tolist()}, not {positions.tolist()}")
+
+
+def _has_class_token(scheme: Scheme) -> bool:
+    """Whether −1 on every axis is a place of its own, and no padding."""
+    return scheme.bias is not None and scheme.bias.has_class_token
 
 
 def _check_none_is_padding(positions: Tensor) -> None:

@@ -1,12 +1,13 @@
 """What every attention implementation is given: checked tensors, positions and one mask."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from posenc.contracts import Scheme, rows
-from posenc.masks import Mask, SameSegment, parts_of
+from posenc.contracts import Block, RelativeKeyValue, Scheme, rows
+from posenc.masks import Causal, Mask, SameSegment, parts_of
 from posenc.positions import query_key_positions
 
 __all__ = ["Problem", "check_heads", "checked", "softmax"]
@@ -25,6 +26,12 @@ class Problem:
     mask: Mask | None
     scale: float
     contiguous: bool
+    first: tuple[int, int] | None = None  # positions of the first query and key, where consecutive
+    start: tuple[int, int] = (
+        0,
+        0,
+    )  # where this block begins among the queries and keys of the call
+    made: Any = None  # what the relative vectors share between blocks
 
     def allowed(self) -> Tensor | None:
         """`[B|1, 1, Q, K]` bool, or None where every key is seen."""
@@ -47,7 +54,23 @@ class Problem:
             k_pos=_slice(self.k_pos, keys, token_dim),
             mask=None if self.mask is None else self.mask.block(queries, keys),
             contiguous=False,
+            first=self.first and (self.first[0] + queries.start, self.first[1] + keys.start),
+            start=(self.start[0] + queries.start, self.start[1] + keys.start),
         )
+
+    def meeting(self) -> Block:
+        """What relative vectors need to know of the queries and keys of this call."""
+        places = (self.first, self.start, self.made)
+        return Block(self.q_pos, self.k_pos, self.allowed(), self.scale, *places)
+
+    def prepared(self) -> "Problem":
+        """With what the relative vectors make once for all blocks."""
+        relative = self.scheme.relative
+        if relative is None:
+            return self
+        dtype = torch.promote_types(self.q.dtype, torch.float32)
+        whole = Block(self.q_pos, self.k_pos, scale=self.scale, first=self.first)
+        return replace(self, made=relative.prepare(whole, dtype))
 
     @property
     def num_axes(self) -> int:
@@ -81,14 +104,13 @@ def checked(
         raise ValueError(
             f"the bias was made for {scheme.bias.num_heads} heads, queries have {num_heads}"
         )
-    if scheme.relative is not None and scheme.relative.head_dim != head_dim:
+    sees_future = not any(isinstance(part, Causal) for part in parts_of(mask))
+    if scheme.bias is not None and scheme.bias.causal_only and sees_future:
         raise ValueError(
-            f"the relative vectors have {scheme.relative.head_dim} channels, heads have {head_dim}"
+            f"{type(scheme.bias).__name__} means nothing for keys after the query: pass "
+            f"mask=causal (and others joined with &), got {mask}"
         )
-    if getattr(scheme.relative, "values", None) is not None and v.shape[-1] != head_dim:
-        raise ValueError(
-            f"relative vectors of {head_dim} channels are added to values, which have {v.shape[-1]}"
-        )
+    _check_relative(scheme.relative, num_heads, head_dim, v.shape[-1])
     contiguous = q_pos is None and k_pos is None
     q_pos, k_pos = query_key_positions(
         num_queries,
@@ -103,7 +125,28 @@ def checked(
         if rows(positions, scheme.num_axes).shape[0] not in (1, batch):
             raise ValueError(f"{name} has {positions.shape[0]} rows for a batch of {batch}")
     softmax_scale = head_dim**-0.5 if scale is None else scale
-    return Problem(q, k, v, scheme, q_pos, k_pos, mask, softmax_scale, contiguous)
+    first = (k.shape[2] - num_queries, 0) if contiguous else None
+    return Problem(q, k, v, scheme, q_pos, k_pos, mask, softmax_scale, contiguous, first)
+
+
+def _check_relative(
+    relative: RelativeKeyValue | None, num_heads: int, head_dim: int, value_dim: int
+) -> None:
+    if relative is None:
+        return
+    if relative.head_dim != head_dim:
+        raise ValueError(
+            f"the relative vectors have {relative.head_dim} channels, heads have {head_dim}"
+        )
+    if relative.num_heads not in (None, num_heads):
+        raise ValueError(
+            f"the relative vectors were made for {relative.num_heads} heads, "
+            f"queries have {num_heads}"
+        )
+    if relative.adds_values and value_dim != head_dim:
+        raise ValueError(
+            f"relative vectors of {head_dim} channels are added to values, which have {value_dim}"
+        )
 
 
 def check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -1,5 +1,7 @@
 """The definition of attention under a scheme, in float64, meant to be read in one sitting."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -23,15 +25,16 @@ def reference_attention(problem: Problem) -> Tensor:
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
 
     logits = q @ k.transpose(-1, -2)
+    meeting = replace(problem, scale=scale, first=None).meeting()  # looked up, pair by pair
     if scheme.relative is not None:
-        logits = logits + scheme.relative.key_logits(q, k, q_pos, k_pos)
+        logits = logits + scheme.relative.key_logits(q, k, meeting)
     logits = logits * scale
     if scheme.bias is not None:
         logits = logits + scheme.bias.dense(q_pos, k_pos, dtype=torch.float64)
 
-    weights = softmax(logits, problem.allowed())
+    weights = softmax(logits, meeting.allowed)
     out = weights @ v
     if scheme.relative is not None:
-        extra = scheme.relative.value_sum(weights, q_pos, k_pos)
+        extra = scheme.relative.value_sum(weights, meeting)
         out = out if extra is None else out + extra
     return out.to(problem.q.dtype)

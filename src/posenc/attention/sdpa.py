@@ -18,11 +18,12 @@ from posenc.rotate import rotate_qk
 __all__ = ["sdpa_attention"]
 
 BLOCK_ELEMENTS = 1 << 24  # of a mask or bias built at once: 64 MB in float32
+VECTOR_ELEMENTS = 1 << 20  # where several maps of one block stay in the CPU's cache
 
 
 def sdpa_attention(problem: Problem) -> Tensor:
     """Softmax attention `[B, H, Q, Dv]` in the dtype of the queries."""
-    problem = _tempered(_rotated(problem))
+    problem = _tempered(_rotated(problem)).prepared()
     scheme, mask = problem.scheme, problem.mask
     if scheme.bias is None and scheme.relative is None and _is_plain(problem):
         return _sdpa(problem, None, is_causal=mask is not None)
@@ -69,7 +70,10 @@ def _block_size(problem: Problem) -> int:
     per_query = problem.k.shape[2] * (batch if problem.mask is not None else 1)
     if problem.scheme.bias is not None or problem.scheme.relative is not None:
         per_query = problem.k.shape[2] * batch * num_heads
-    size = max(16, BLOCK_ELEMENTS // per_query)
+    elements = BLOCK_ELEMENTS
+    if problem.scheme.relative is not None:
+        elements = min(elements, VECTOR_ELEMENTS)
+    size = max(16, elements // per_query)
     return size if problem.mask is None or size < num_queries else min(size, max(num_queries, 16))
 
 
@@ -83,7 +87,13 @@ def _attend(problem: Problem, queries: slice) -> Tensor:
             return _sdpa(block, None)
         blind = ~allowed.any(-1, keepdim=True)
         return _sdpa(block, allowed | blind).masked_fill(blind, 0.0)
-    bias = block.scheme.bias.dense(block.q_pos, block.k_pos, dtype=_wide(block.q.dtype))
+    bias = block.scheme.bias.dense(
+        block.q_pos, block.k_pos, dtype=_wide(block.q.dtype), for_softmax=True
+    )
+    return _biased(block, bias, allowed)
+
+
+def _biased(block: Problem, bias: Tensor, allowed: Tensor | None) -> Tensor:
     if allowed is None:
         return _sdpa(block, bias)
     blind = ~allowed.any(-1, keepdim=True)
@@ -92,20 +102,27 @@ def _attend(problem: Problem, queries: slice) -> Tensor:
 
 
 def _with_vectors(block: Problem) -> Tensor:
-    """Relative keys and values need the weights, which the fused kernel does not give."""
+    """Vectors on keys are a bias that depends on the queries; those on values need the weights,
+    which the fused kernel does not give."""
     scheme, dtype = block.scheme, _wide(block.q.dtype)
     relative = scheme.relative
     assert relative is not None
     group = block.q.shape[1] // block.k.shape[1]
     q, k, v = block.q.to(dtype), block.k.to(dtype), block.v.to(dtype)
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    logits = q @ k.transpose(-1, -2) + relative.key_logits(q, k, block.q_pos, block.k_pos)
+    if group > 1:
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    meeting = block.meeting()
+    logits = relative.key_logits(q, k, meeting)
+    if relative.adds_values:
+        logits = q @ k.transpose(-1, -2) + logits
     logits = logits * block.scale
     if scheme.bias is not None:
         logits = logits + scheme.bias.dense(block.q_pos, block.k_pos, dtype=dtype)
-    weights = softmax(logits, block.allowed())
+    if not relative.adds_values:
+        return _biased(replace(block, q=q, k=k, v=v), logits, meeting.allowed).to(block.q.dtype)
+    weights = softmax(logits, meeting.allowed)
     out = weights @ v
-    extra = relative.value_sum(weights, block.q_pos, block.k_pos)
+    extra = relative.value_sum(weights, meeting)
     return (out if extra is None else out + extra).to(block.q.dtype)
 
 

@@ -139,6 +139,7 @@ def _gathered(scheme: Scheme) -> Side:
     shaw = scheme.relative
     assert isinstance(shaw, Shaw) and shaw.values is not None
     tables, reach = (shaw.keys, shaw.values), shaw.max_distance
+    assert isinstance(reach, int)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         positions = torch.arange(q.shape[2])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from posenc.attention import AttentionImpl, attention
-from posenc.contracts import RelativeKeyValue, Scheme
+from posenc.contracts import Block, RelativeKeyValue, Scheme, axes_of
 from posenc.positions import sequence
 from posenc.registry import Encoding, Shape
 from posenc.rotate import rotate_qk
@@ -47,7 +47,9 @@ class Step:
         self.scheme = entry.build(size.shape) if scheme is None else scheme
         self.size, self.mask = size, entry.mask
         has_axes = entry.positions is not None and self.scheme is not NOPE
-        self.positions = entry.positions(size.shape) if has_axes and entry.positions else None
+        cells = entry.positions(size.shape) if has_axes and entry.positions else None
+        self.positions = cells if self.scheme.num_axes > 1 else None  # of queries and keys
+        self.cells = cells if axes_of(self.scheme.additive) > 1 else None  # of embeddings
         draw = torch.Generator().manual_seed(0)
         heads = (size.batch_size, size.num_heads, size.length, size.shape.head_dim)
         x = torch.randn(size.batch_size, size.length, size.dim, generator=draw)
@@ -60,7 +62,7 @@ class Step:
         return cls(entry, size, NOPE)
 
     def __call__(self, impl: AttentionImpl = "auto") -> list[Tensor]:
-        added = [] if self.scheme.additive is None else [self.scheme.additive(self.x)]
+        added = [] if self.scheme.additive is None else [self.scheme.additive(self.x, self.cells)]
         pos = self.positions
         out = attention(
             *self.qkv, scheme=self.scheme, q_pos=pos, k_pos=pos, mask=self.mask, impl=impl
@@ -86,7 +88,8 @@ class Step:
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Everything in the scheme that learns."""
-        return [p for part in self.scheme.modules().values() for p in part.parameters()]
+        parts = self.scheme.modules().values()
+        return [p for part in parts for p in part.parameters() if p.requires_grad]
 
 
 def gate(entry: Encoding, size: Size) -> str | None:
@@ -112,7 +115,7 @@ def own_work(step: Step) -> list[Callable[[], object]]:
     scheme, size, pos, (q, k, _) = step.scheme, step.size, step.pos, step.qkv
     works: list[Callable[[], object]] = []
     if (additive := scheme.additive) is not None:
-        works.append(lambda: additive(step.x))
+        works.append(lambda: additive(step.x, step.cells))
     if (rotary := scheme.rotary) is not None:
         works.append(lambda: rotate_qk(q, k, rotary.tables(pos, pos)))
     if (bias := scheme.bias) is not None and bias.by_distance:
@@ -127,8 +130,9 @@ def own_work(step: Step) -> list[Callable[[], object]]:
 def _meet(relative: RelativeKeyValue, step: Step, pos: Tensor) -> None:
     q, k, _ = step.qkv
     for rows in _blocks(step.size, step.size.batch_size):
-        logits = relative.key_logits(q[:, :, rows], k, pos[rows], pos)
-        relative.value_sum(logits, pos[rows], pos)
+        block = Block(pos[rows], pos, first=(rows.start, 0))
+        logits = relative.key_logits(q[:, :, rows], k, block)
+        relative.value_sum(logits, block)
 
 
 def _blocks(size: Size, batch_size: int) -> Iterator[slice]:

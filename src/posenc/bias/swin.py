@@ -1,13 +1,14 @@
 """Swin's relative bias: a learned scalar per head for each 2-D offset inside a window.
 
-Liu et al. 2021, "Swin Transformer", arXiv 2103.14030, section 3.2 and eq. 4.
+Liu et al. 2021, "Swin Transformer", arXiv 2103.14030, section 3.2 and eq. 4. With `symmetric=True`
+LeViT's attention bias: Graham et al. 2021, arXiv 2104.01136, section 4.2.
 """
 
 import torch
 from torch import Tensor, nn
 
+from posenc.bias.windows import check_window, offset_rows, resized_table
 from posenc.contracts import LogitBias
-from posenc.positions import check_range
 
 __all__ = ["SwinBias"]
 
@@ -18,30 +19,41 @@ class SwinBias(LogitBias):
     >>> bias = SwinBias(4, window=(7, 5))
     >>> cells = posenc.positions.grid(7, 5)           # [35, 2]
     >>> attention(q, k, v, scheme=Scheme(bias=bias), q_pos=cells, k_pos=cells, mask=None)
+    >>> larger = bias.resized((14, 10))               # bicubic, a start for fine-tuning
 
     Rows and columns keep their own sizes, so h ≠ w is no special case. Offsets that do not fit the
-    window are an error. There is no index buffer to persist.
+    window are an error. There is no index buffer to persist. `symmetric=True` reads the absolute
+    offset, `[h·w, H]`: LeViT, whose shrinking attention is a query grid with a stride.
     """
 
     num_axes = 2
 
-    def __init__(self, num_heads: int, *, window: int | tuple[int, int]) -> None:
+    def __init__(
+        self, num_heads: int, *, window: int | tuple[int, int], symmetric: bool = False
+    ) -> None:
         super().__init__(num_heads)
-        height, width = (window, window) if isinstance(window, int) else window
-        if height < 1 or width < 1:
-            raise ValueError(f"window must be (height, width) of at least 1, got {window!r}")
-        self.window = (height, width)
-        self.weight = nn.Parameter(torch.empty((2 * height - 1) * (2 * width - 1), num_heads))
+        self.window, self.symmetric = check_window(window), symmetric
+        height, width = self.window
+        num_rows = height * width if symmetric else (2 * height - 1) * (2 * width - 1)
+        self.weight = nn.Parameter(torch.empty(num_rows, num_heads))
         nn.init.trunc_normal_(self.weight, std=0.02)
 
     def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        height, width = self.window
         offset = q_pos - k_pos
-        rows, columns = offset[..., 0], offset[..., 1]
-        name = f"offsets in a window of {height} × {width}"
-        check_range(rows, 1 - height, height - 1, name=f"row {name}")
-        check_range(columns, 1 - width, width - 1, name=f"column {name}")
-        return self.weight[(rows + height - 1) * (2 * width - 1) + columns + width - 1, head]
+        rows = offset_rows(offset, self.window)
+        if self.symmetric:
+            offset = offset.abs()
+            rows = offset[..., 0] * self.window[1] + offset[..., 1]
+        return self.weight[rows, head]
+
+    def resized(self, window: int | tuple[int, int]) -> "SwinBias":
+        """A new table for another window, interpolated from this one. Raises where symmetric."""
+        if self.symmetric:
+            raise ValueError("a table of absolute offsets has no published way to resize it")
+        new = SwinBias(self.num_heads, window=window).to(self.weight)
+        new.weight.data.copy_(resized_table(self.weight, self.window, new.window))
+        return new
 
     def extra_repr(self) -> str:
-        return f"{self.num_heads}, window={self.window}"
+        symmetric = ", symmetric=True" if self.symmetric else ""
+        return f"{self.num_heads}, window={self.window}{symmetric}"

@@ -11,7 +11,14 @@ from posenc.positions.checks import (
     check_range,
     query_key_positions,
 )
-from posenc.positions.grids import centred, grid, volume
+from posenc.positions.grids import (
+    centred,
+    from_pixel_mask,
+    grid,
+    unravel,
+    volume,
+    with_class_token,
+)
 from posenc.positions.multimodal import Image, Text, Video, multimodal
 from posenc.positions.sampling import pose, randomized
 from posenc.positions.shards import padded_length, shard, unshard
@@ -28,6 +35,7 @@ __all__ = [
     "following",
     "from_lengths",
     "from_padding_mask",
+    "from_pixel_mask",
     "grid",
     "multimodal",
     "on_axes",
@@ -37,6 +45,8 @@ __all__ = [
     "randomized",
     "sequence",
     "shard",
+    "unravel",
     "unshard",
     "volume",
+    "with_class_token",
 ]

@@ -5,10 +5,14 @@ Coordinates are always (row, column) or (frame, row, column). A model that count
 so that one coordinate tensor fits all.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-__all__ = ["centred", "grid", "volume"]
+from posenc.positions.checks import check_range, host_all
+
+__all__ = ["centred", "from_pixel_mask", "grid", "unravel", "volume", "with_class_token"]
 
 
 def grid(
@@ -33,6 +37,17 @@ def grid(
         return cells
     blocks = cells.reshape(height // merge, merge, width // merge, merge, 2)
     return blocks.transpose(1, 2).reshape(-1, 2)
+
+
+def with_class_token(cells: Tensor) -> Tensor:
+    """The cells behind a token that stands in no cell, at −1 on every axis: `[T + 1, axes]`.
+
+    >>> with_class_token(grid(1, 2)).tolist()
+    [[-1, -1], [0, 0], [0, 1]]
+
+    `BeitBias` gives that place rows of its own.
+    """
+    return torch.cat((torch.full_like(cells[..., :1, :], -1), cells), dim=-2)
 
 
 def volume(
@@ -80,3 +95,50 @@ def centred(
         place = 2 * index / (side - 1) if ends else (2 * index + 1) / side
         axes.append(extent * (place - 1))
     return torch.cartesian_prod(*axes).to(device)
+
+
+def from_pixel_mask(
+    mask: Tensor, *, extent: float | None = None, offset: float = 0.0, eps: float = 1e-6
+) -> Tensor:
+    """(row, column) of every cell of padded images, counted over real cells from 1, `[B, H·W, 2]`.
+
+    >>> from_pixel_mask(torch.tensor([[[1, 1, 0]]])).tolist()
+    [[[1, 1], [1, 2], [0, 2]]]
+
+    `mask` `[B, H, W]` is 1 (or True) at real cells; rows count down their own column, columns along
+    their own row. With `extent` the counts become reals, float64, `extent · (count + offset) / (last
+    + eps)`: DETR has `extent=2 * math.pi`, Deformable DETR also `offset=-0.5`.
+    """
+    real = mask.to(torch.int64)
+    if mask.ndim != 3 or mask.is_floating_point() or not host_all((real == 0) | (real == 1)):
+        raise ValueError(
+            f"a pixel mask holds 0 and 1 (or bools) for cells [B, H, W], got {mask.dtype} "
+            f"{list(mask.shape)}"
+        )
+    counts = [real.cumsum(1), real.cumsum(2)]
+    if extent is None:
+        if offset:
+            raise ValueError(f"offset {offset} shifts reals: give extent too")
+        return torch.stack(counts, -1).flatten(1, 2)
+    last = (counts[0][:, -1:], counts[1][:, :, -1:])
+    reals = [
+        extent * (count.double() + offset) / (end.double() + eps)
+        for count, end in zip(counts, last, strict=True)
+    ]
+    return torch.stack(reals, -1).flatten(1, 2)
+
+
+def unravel(positions: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Places in storage -> coordinates of a row-major grid, `[..., T]` -> `[..., T, A]`.
+
+    >>> unravel(torch.tensor([0, 7]), (4, 6)).tolist()
+    [[0, 0], [1, 1]]
+
+    What Reformer's axial table reads: text folded into lines of `sizes[-1]` tokens.
+    """
+    sizes = tuple(sizes)
+    if not sizes or any(size < 1 for size in sizes):
+        raise ValueError(f"sizes must be positive, one for each axis, got {sizes}")
+    cells = torch.Size(sizes).numel()
+    check_range(positions, 0, cells - 1, name=f"positions in a grid of {sizes}")
+    return torch.stack(torch.unravel_index(positions, sizes), -1)

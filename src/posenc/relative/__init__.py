@@ -1,5 +1,8 @@
-"""Relative positions as vectors on keys and values."""
+"""Relative positions as vectors on keys and values, and positions counted by content."""
 
+from posenc.relative.cope import Cope
+from posenc.relative.deberta import Deberta
 from posenc.relative.shaw import Shaw
+from posenc.relative.transformer_xl import TransformerXL
 
-__all__ = ["Shaw"]
+__all__ = ["Cope", "Deberta", "Shaw", "TransformerXL"]

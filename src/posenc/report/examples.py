@@ -15,11 +15,19 @@ def _heads(imports: str, scheme: str, *more: str) -> str:
     )  # fmt: skip
 
 
-def _grid(imports: str, scheme: str) -> str:
+def _image(imports: str, encoding: str, cells: str, *more: str) -> str:
+    return "\n".join(
+        ["import torch", f"from posenc import {imports}, positions", "",
+         "embeddings = torch.randn(2, 6 * 8, 512)   # [B, cells, C]", f"cells = {cells}",
+         f"x = {encoding}(embeddings, cells)", *more]
+    )  # fmt: skip
+
+
+def _grid(imports: str, scheme: str, *more: str) -> str:
     return "\n".join(
         ["import torch", f"from posenc import {imports}, Scheme, attention, positions", "", _CELLS,
          "cells = positions.grid(6, 8)   # (row, column) of each cell", f"scheme = {scheme}",
-         "out = attention(q, k, v, scheme=scheme, q_pos=cells, k_pos=cells, mask=None)"]
+         "out = attention(q, k, v, scheme=scheme, q_pos=cells, k_pos=cells, mask=None)", *more]
     )  # fmt: skip
 
 
@@ -40,6 +48,21 @@ EXAMPLES: dict[str, str] = {
          "embeddings = torch.randn(2, 128, 512)   # [B, T, C]",
          "table = Learned(128, 512)", "x = table(embeddings)",
          "longer = table.resized(256)   # old vectors, linear in between; fine-tune it"]
+    ),
+    "axial-sinusoidal": _image(
+        "AxialSinusoidal", 'AxialSinusoidal(512, layout="concatenated")',
+        "positions.grid(6, 8)   # (row, column) of each cell",
+        "mask = torch.ones(2, 6, 8, dtype=torch.bool)   # real cells of padded images: DETR",
+        "x = AxialSinusoidal(512)(embeddings, positions.from_pixel_mask(mask, extent=6.2832))",
+    ),
+    "axial-learned": _image(
+        "AxialLearned", "AxialLearned((50, 50), (256, 256), axis_order=(1, 0))",
+        "positions.grid(6, 8)   # (row, column) of each cell",
+    ),
+    "fourier": _image(
+        "FourierBands, RandomFourier", "RandomFourier(512)",
+        "positions.centred(6, 8)   # real (row, column) in [-1, 1]",
+        "bands = FourierBands(64, (6, 8)).encode(cells)   # Perceiver: to be concatenated, [48, 258]",
     ),
     "rope": _heads(
         "Rope", "Scheme(rotary=Rope(64, base=10_000.0))",
@@ -62,8 +85,40 @@ EXAMPLES: dict[str, str] = {
         "both = Scheme(bias=Alibi(8, symmetric=True))",
         "out = attention(q, k, v, scheme=both, mask=None)   # an encoder",
     ),
+    "kerple": _heads(
+        "Kerple", "Scheme(bias=Kerple(8))",
+        'power = Scheme(bias=Kerple(8, form="power"))',
+        "out = attention(q, k, v, scheme=power)",
+    ),
+    "sandwich": _heads("Sandwich", "Scheme(bias=Sandwich(8))"),
+    "fire": _heads(
+        "Fire", "Scheme(bias=Fire(8, initial_threshold=128))",
+        "step = attention(q[:, :, -1:], k, v, scheme=scheme)   # positions count from 0",
+    ),
     "shaw": _heads("Shaw", "Scheme(relative=Shaw(64, max_distance=16))"),
+    "transformer-xl": _heads(
+        "TransformerXL", "Scheme(relative=TransformerXL(8, 64))",
+        "segment = attention(q[:, :, 64:], k, v, scheme=scheme)   # the first 64 are a memory",
+    ),
+    "deberta": "\n".join(
+        ["import torch", "from posenc import Deberta, Scheme, attention", "", _HEADS,
+         "relative = Deberta(8, 64, num_buckets=256, max_distance=512)",
+         "scheme = Scheme(relative=relative)",
+         "out = attention(q, k, v, scheme=scheme, scale=relative.scale, mask=None)   # an encoder"]
+    ),
+    "cope": _heads("Cope", "Scheme(relative=Cope(64, max_positions=64))"),
     "swin": _grid("SwinBias", "Scheme(bias=SwinBias(8, window=(6, 8)))"),
+    "swinv2": _grid(
+        "SwinV2Bias", "Scheme(bias=SwinV2Bias(8, window=(6, 8)))",
+        "larger = scheme.bias.at_window((12, 16))   # the same MLP",
+    ),
+    "beit": "\n".join(
+        ["import torch", "from posenc import BeitBias, Scheme, attention, positions", "",
+         "q, k, v = (torch.randn(2, 8, 1 + 6 * 8, 64) for _ in range(3))   # a class token first",
+         "cells = positions.with_class_token(positions.grid(6, 8))",
+         "scheme = Scheme(bias=BeitBias(8, window=(6, 8)))",
+         "out = attention(q, k, v, scheme=scheme, q_pos=cells, k_pos=cells, mask=None)"]
+    ),
     "learned+rope": _heads(
         "Learned, Rope", "Scheme(additive=Learned(128, 512), rotary=Rope(64))",
         "x = scheme.additive(torch.randn(2, 128, 512))   # embeddings, before the projections",
@@ -83,6 +138,16 @@ TRAPS: dict[str, tuple[str, ...]] = {
     "learned": (
         "OPT and BART read row p + 2, RoBERTa row p + 2 with padding: offset=2, padding_idx=1.",
         "RoBERTa's 514 rows hold 512 positions.",
+        "A table of image cells needs its grid where that is no square: resized_grid(old_grid=...).",
+    ),
+    "axial-sinusoidal": (
+        "Row or column first, waves in turn or in blocks, from 0 or from 1: models differ in all.",
+        "DETR divides counts by the last one plus 1e-6; Deformable DETR subtracts a half first.",
+    ),
+    "axial-learned": ("DETR puts the column's vector first, Reformer the line's.",),
+    "fourier": (
+        "The matrix is part of the checkpoint: drawn anew, it means nothing.",
+        "SAM's coordinates are (x, y), scaled to [-1, 1] by width and height.",
     ),
     "rope": (
         "Pairing differs between code bases: weights for 'half' read under 'adjacent' are noise.",
@@ -109,7 +174,43 @@ TRAPS: dict[str, tuple[str, ...]] = {
     ),
     "shaw": (
         "Vectors on keys and on values, not a scalar bias (that is T5's).",
-        "The weights have to be laid out, so the fused kernel cannot be used.",
+        "With vectors on values the weights have to be laid out: no fused kernel then.",
+        "BERT and SpeechT5 count q − k: their tables are these in reverse, weight.flip(0).",
+    ),
+    "transformer-xl": (
+        "Sines before cosines in Transformer-XL and XLNet, in turns in Conformers: layout=.",
+        "R is of q_pos − k_pos; a relative shift one row off looks right and is not.",
+        "Gemma's audio encoders divide by d − 2 and have no biases.",
+    ),
+    "deberta": (
+        "The softmax scale is 1/√(3·head_dim): pass scale=relative.scale.",
+        "The second term reads δ(i, j) in the released code, δ(j, i) in the paper.",
+        "Far distances share logarithmic buckets whose edges round up; here they are integers.",
+    ),
+    "cope": (
+        "Hidden keys count nothing: their gates are zero, or decoding differs from a full pass.",
+        "The softmax scale acts on q·k alone, not on the position's term.",
+        "Positions past max_positions − 1 are all the last one.",
+    ),
+    "kerple": (
+        "It learns logarithms of r1 and r2; released code clamps r1 and r2 themselves at 0.01.",
+        "The power's r2 stays below 2: above it the kernel is not positive definite.",
+    ),
+    "sandwich": (
+        "Its largest value is H · width / (16 h) for head h, not 0 as with ALiBi.",
+        "Code that makes its table in bfloat16 loses the decay it is there for.",
+    ),
+    "fire": (
+        "Past its threshold it depends on the query's own position: count positions from 0.",
+        "Decoders only: without a causal mask it is an error.",
+    ),
+    "swinv2": (
+        "Offsets are measured by the pretrained window, or a changed window reads elsewhere.",
+        "Swin v2 also normalises queries and keys and learns a temperature: the model's business.",
+    ),
+    "beit": (
+        "The three rows of the class token come last: class to patch, patch to class, itself.",
+        "Tables of windows with h ≠ w are scrambled by some readers: rows are 2w − 1 wide.",
     ),
     "swin": ("Index buffers of released checkpoints are not needed; drop them when loading.",),
     "linear": ("Without fine-tuning it costs more than NTK or YaRN (arXiv 2306.15595).",),

@@ -96,7 +96,9 @@ def _encoding_page(entry: Encoding) -> Page:
     if entry.has_limit:
         traps += ("A position past its table or window is an error, never a wrong read.",)
     if entry.positions is not None:
-        traps += ("Positions have two axes; posenc.positions.grid(height, width) makes them.",)
+        traps += (
+            "Positions have two axes: posenc.positions.grid(height, width), or centred for reals.",
+        )
     example = EXAMPLES.get(entry.name) or _from_registry(entry)
     return Page(
         entry.name, entry.title, entry.source, entry.summary, entry.enters, entry.options,

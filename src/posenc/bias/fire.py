@@ -1,0 +1,75 @@
+"""FIRE: a learned function of the distance, relative to how much the query can see.
+
+Li et al. 2023, "Functional Interpolation for Relative Positions Improves Long Context
+Transformers", arXiv 2310.04418, section 3 (eq. 4 and 5) and the released code.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from posenc.contracts import LogitBias
+from posenc.frequencies import full_precision
+
+__all__ = ["Fire"]
+
+EPS = 1e-6  # in the denominator, as released: it keeps position 0 finite where the threshold is 0
+
+
+class Fire(LogitBias):
+    """`f(ψ(q_pos − k_pos) / ψ(max(L, q_pos)))` with `ψ(x) = ln(1 + |c|·x)` and f a small MLP.
+
+    >>> attention(q, k, v, scheme=Scheme(bias=Fire(12)))
+
+    c and the threshold L learn (L as a factor of its start, as released), and the MLP: one hidden
+    layer of `width` units, one output a head. Up to L the bias depends on distance alone; past it
+    the query's own position enters, so it has no per-distance form and counts positions from 0.
+    For decoders only: a query's own position says how much it sees, which is not so where it sees
+    the future. Attention without a causal mask is an error.
+    """
+
+    causal_only = True
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        width: int = 32,
+        initial_c: float = 0.1,
+        initial_threshold: float = 512.0,
+    ) -> None:
+        super().__init__(num_heads)
+        if width < 1:
+            raise ValueError(f"width must be at least 1, got {width}")
+        starts = {"initial_c": initial_c, "initial_threshold": initial_threshold}
+        for name, start in starts.items():
+            if not math.isfinite(start) or start <= 0:
+                raise ValueError(f"{name} must be positive and finite, got {start}")
+        self.width, self.initial_c, self.initial_threshold = width, initial_c, initial_threshold
+        self.c = nn.Parameter(torch.tensor(float(initial_c)))
+        self.threshold_factor = nn.Parameter(torch.tensor(1.0))
+        self.hidden = nn.Linear(1, width)
+        self.out = nn.Linear(width, num_heads)
+
+    def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        wide = torch.promote_types(self.c.dtype, torch.float32)
+        c, factor = self.c.to(wide).abs(), self.threshold_factor.to(wide).abs()
+        seen = torch.maximum(q_pos.to(wide), factor * self.initial_threshold)
+        distance = (q_pos - k_pos).abs().to(wide)
+        share = torch.log1p(c * distance) / (torch.log1p(c * seen) + EPS)
+        mixed = self.out.bias.to(wide)[head]
+        for start in range(0, self.width, self.num_heads):  # never larger than the bias itself
+            units = slice(start, start + self.num_heads)
+            weight, offset = self.hidden.weight[units, 0], self.hidden.bias[units]
+            hidden = torch.relu(share[..., None] * weight.to(wide) + offset.to(wide))
+            out = self.out.weight.to(wide)[head, units]
+            with full_precision(q_pos.device):
+                mixed = mixed + torch.einsum("...w,...w->...", hidden, out)
+        return mixed
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_heads}, width={self.width}, initial_c={self.initial_c}, "
+            f"initial_threshold={self.initial_threshold}"
+        )
