@@ -361,3 +361,13 @@ def test_one_that_learns_keeps_its_graph(who: str) -> None:
     turned = dict(zip("qk", rotate_qk(x["q"], x["k"], tables), strict=True))
     grad = torch.autograd.grad(turned[who].square().sum(), x[who])[0]
     torch.testing.assert_close(grad, 2 * x[who])  # a rotation keeps lengths
+
+
+def test_overlapping_windows_are_read_and_not_written_over() -> None:
+    """PyTorch gives a copy of such a view another order: channels are then not side by side."""
+    x = random(7, dtype=torch.float32).as_strided((1, 3, 2, 4), (1, 1, 1, 1))
+    assert torch.empty_like(x).stride(-1) != 1
+    tables = Rope(4).tables(torch.arange(2), torch.arange(2))
+    wanted = rotate(x.contiguous(), tables.q, impl="eager")
+    for turned in (*rotate_qk(x, x, tables), rotate(x, tables.q)):
+        torch.testing.assert_close(turned, wanted, rtol=0, atol=0)

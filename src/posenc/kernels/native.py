@@ -123,7 +123,7 @@ def _plain_call(
     )
     if not fits:
         return None, b""
-    out = x if inplace else torch.empty_like(x)
+    out = x if inplace else _empty_like(x)
     return out, _packed(x, out, cos, sin, table.pairing == "adjacent", table.start)
 
 
@@ -132,11 +132,15 @@ def rotate_native(x: Tensor, table: Table) -> Tensor:
     cos, sin = table.cos.contiguous(), table.sin.contiguous()
     if torch.compiler.is_compiling() or (x.requires_grad and is_grad_enabled()):
         return _rotate_op(x, cos, sin, table.pairing == "adjacent", table.start, 1.0)
-    out = torch.empty_like(x, memory_format=torch.preserve_format)
-    if out.stride(-1) != 1:
-        out = torch.empty(x.shape, dtype=x.dtype)
+    out = _empty_like(x)
     _run(_packed(x, out, cos, sin, table.pairing == "adjacent", table.start))
     return out
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    """In the order of `x`, but for views whose rows overlap: the kernel writes a row of channels."""
+    out = torch.empty_like(x)
+    return out if out.stride(3) == 1 else torch.empty(x.shape, dtype=x.dtype)
 
 
 def rotate_native_inplace(x: Tensor, table: Table) -> Tensor:
