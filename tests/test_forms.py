@@ -16,6 +16,7 @@ from posenc import (
     NTK,
     Alibi,
     AxialRope,
+    BeitBias,
     DynamicNTK,
     HeadSlice,
     KVCache,
@@ -40,8 +41,8 @@ from posenc import (
     rotate,
     rotate_qk,
 )
-from posenc.contracts import Table
-from posenc.positions import Image, Text, grid, multimodal, on_axes, sequence
+from posenc.contracts import TRAITS, Table
+from posenc.positions import Image, Text, grid, multimodal, on_axes, sequence, with_class_token
 from support import assert_roundings, random
 
 HEADS, DIM = 3, 16
@@ -651,6 +652,15 @@ def test_a_scheme_applies_its_query_scale() -> None:
 
 
 # --- Head slices under tensor parallelism --------------------------------------------------------
+
+
+def test_the_heads_of_a_rank_keep_all_that_the_bias_says_of_itself() -> None:
+    assert {*TRAITS, "constant"} == set(LogitBias.__annotations__)
+    assert HeadSlice(Alibi(8), 4, 4).falls
+    local = HeadSlice(BeitBias(4, window=(2, 3)), 0, 2)
+    layer = MultiHeadAttention(16, 2, scheme=Scheme(bias=local), mask=None)
+    cells = with_class_token(grid(2, 3))  # refused as padding where nobody says what −1 is
+    assert layer(torch.ones(1, 7, 16), cells).shape == (1, 7, 16)
 
 
 def test_b143_slopes_of_a_rank_are_those_of_its_heads() -> None:

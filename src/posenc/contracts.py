@@ -14,6 +14,7 @@ from posenc.frequencies import Frequencies
 from posenc.positions import check_positions, sequence
 
 __all__ = [
+    "TRAITS",
     "AdditiveEncoding",
     "Block",
     "LogitBias",
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 Pairing = Literal["half", "adjacent"]
+
+# What a LogitBias says of itself, and what a bias that wraps another one has to say again.
+TRAITS = ("num_axes", "by_distance", "falls", "has_class_token", "causal_only")
 
 
 @runtime_checkable
@@ -275,10 +279,7 @@ class Block:
     allowed: Tensor | None = None  # [B|1, 1, Q, K] bool; None where every key is seen
     scale: float = 1.0  # what attention multiplies the logits by
     first: tuple[int, int] | None = None
-    start: tuple[int, int] = (
-        0,
-        0,
-    )  # where this block begins among the queries and keys of the call
+    start: tuple[int, int] = (0, 0)  # the first query and key, counted in the whole call
     made: Any = None  # what `RelativeKeyValue.prepare` made for the whole call
 
     def offsets(self) -> Tensor:
@@ -354,11 +355,7 @@ class Scheme:
             axes["rotary"] = axes["rotary"] or 1
         axes["relative"] = 1 if self.relative is not None else None
         axes["query_scale"] = 1 if self.query_scale is not None else None
-        if (
-            max(axes_of(self.additive), self.num_axes)
-            > min(axes_of(self.additive), self.num_axes)
-            > 1
-        ):
+        if min(axes_of(self.additive), self.num_axes) > 1:
             axes["additive"] = axes_of(self.additive)
         read = {name: count for name, count in axes.items() if count is not None}
         if len(set(read.values())) > 1:

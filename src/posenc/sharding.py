@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 from torch import Tensor, nn
 
-from posenc.contracts import LogitBias, Scheme
+from posenc.contracts import TRAITS, LogitBias, Scheme
 from posenc.query_scale import LearnedLogScale
 
 __all__ = ["HeadSlice", "QueryScaleSlice", "heads_of_rank"]
@@ -28,8 +28,8 @@ class HeadSlice(LogitBias):
         super().__init__(count)
         _check_slice(start, count, bias.num_heads)
         self.bias, self.start = bias, start
-        self.num_axes, self.by_distance = bias.num_axes, bias.by_distance
-        self.causal_only = bias.causal_only
+        for trait in TRAITS:
+            setattr(self, trait, getattr(bias, trait))
         if bias.constant is not None:
             self.constant = bias.constant[start : start + count]
 

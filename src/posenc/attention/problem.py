@@ -27,10 +27,7 @@ class Problem:
     scale: float
     contiguous: bool
     first: tuple[int, int] | None = None  # positions of the first query and key, where consecutive
-    start: tuple[int, int] = (
-        0,
-        0,
-    )  # where this block begins among the queries and keys of the call
+    start: tuple[int, int] = (0, 0)  # of this block's queries and keys, counted in the whole call
     made: Any = None  # what the relative vectors share between blocks
 
     def allowed(self) -> Tensor | None:
