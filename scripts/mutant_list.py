@@ -57,21 +57,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "pairing of the table ignored",
-        "contracts.py",
+        "contracts/tables.py",
         "return Table(cos, sin, rotation.pairing, rotation.head_dim, start)",
         'return Table(cos, sin, "half", rotation.head_dim, start)',
         ORACLES,
     ),
     mutant(
         "sine table used for the cosine",
-        "contracts.py",
+        "contracts/tables.py",
         "for part in (angle.cos(), angle.sin())",
         "for part in (angle.sin(), angle.cos())",
         ORACLES,
     ),
     mutant(
         "rotation starts at channel 0 always",
-        "contracts.py",
+        "contracts/tables.py",
         'start = getattr(rotation, "start", 0)',
         "start = 0",
         ORACLES,
@@ -190,7 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "wide tables accepted",
-        "contracts.py",
+        "contracts/tables.py",
         "self.start + self.rotary_dim > self.head_dim",
         "self.start + self.rotary_dim > 4 * self.head_dim",
         FAULTS,
@@ -318,7 +318,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "attention factor on the cosine alone",
-        "contracts.py",
+        "contracts/tables.py",
         "(part * attention_factor).to(dtype).to(device) for part in (angle.cos(), angle.sin())",
         "part.to(dtype).to(device) for part in (angle.cos() * attention_factor, angle.sin())",
         ORACLES,
@@ -433,7 +433,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "embeddings summed in their own dtype",
-        "contracts.py",
+        "contracts/additive.py",
         "(x.to(torch.promote_types(x.dtype, values.dtype)) + values).to(x.dtype)",
         "x + values.to(x.dtype)",
         LAWS,
@@ -665,14 +665,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "Shaw's keys read from the key's side",
-        "contracts.py",
+        "contracts/relative.py",
         "rows(self.k_pos)[:, None, None, :] - rows(self.q_pos)[:, None, :, None]",
         "rows(self.q_pos)[:, None, :, None] - rows(self.k_pos)[:, None, None, :]",
         ORACLES,
     ),
     mutant(
         "score_mod without the bias of the row",
-        "contracts.py",
+        "contracts/bias.py",
         "q = q_pos[b * (not q_shared), q_idx]",
         "q = q_pos[b * 0, q_idx]",
         LAWS,
@@ -834,14 +834,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # the module and its cache
     mutant(
         "cached keys of another rotation scored",
-        "attention/module.py",
+        "attention/cache.py",
         "if encoding != self.encoding:",
         "if encoding is None and self.encoding is not None:",
         ATTENTION,
     ),
     mutant(
         "values that do not join the cache",
-        "attention/module.py",
+        "attention/cache.py",
         "self.values = self._rooms[1].extended(self.values, v)",
         "self.values = self._rooms[1].extended(self.values, self.values[:, :, -1:].expand_as(v))",
         LAWS,
@@ -1012,7 +1012,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "tables kept from inference mode",
-        "contracts.py",
+        "contracts/tables.py",
         "return Table(cos, sin, rotation.pairing, rotation.head_dim, start)",
         "kept = globals().setdefault('KEPT', {})\n"
         "    key = (str(rotation), cos.dtype, str(cos.tolist()) if cos.device.type == 'cpu' else 0)\n"
@@ -1085,14 +1085,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "the next position by how much is stored",
-        "attention/module.py",
+        "attention/cache.py",
         "return following(self.positions, num_tokens, num_axes=_axes(self.positions))",
         "return len(self) + sequence(num_tokens, device=device)[None]",
         FAULTS,
     ),
     mutant(
         "cached positions of the first row for every row",
-        "attention/module.py",
+        "attention/cache.py",
         "return torch.cat([x.expand(batch, *x.shape[1:])",
         "return torch.cat([x[:1].expand(batch, *x.shape[1:])",
         ATTENTION,
@@ -1113,21 +1113,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "tables made at other positions",
-        "contracts.py",
+        "contracts/scheme.py",
         "return replace(self, rotary=self.rotary.tables(q_pos, k_pos))",
         "return replace(self, rotary=self.rotary.tables(q_pos, k_pos + 1))",
         LAWS,
     ),
     mutant(
         "real positions refused where a scale is learned",
-        "contracts.py",
+        "contracts/scheme.py",
         "return not counts_steps and bool(",
         "return counts_steps and bool(",
         ATTENTION,
     ),
     mutant(
         "values said to learn",
-        "contracts.py",
+        "contracts/scheme.py",
         "for name, part in parts.items() if isinstance(part, nn.Module)}",
         "for name, part in parts.items() if part is not None}",
         VALUES,
@@ -1283,14 +1283,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "a copied cache that shares its tensors",
-        "attention/module.py",
+        "attention/cache.py",
         "setattr(twin, name, held.detach().clone())",
         "setattr(twin, name, held.detach())",
         EDGES,
     ),
     mutant(
         "a cache copied with another encoding",
-        "attention/module.py",
+        "attention/cache.py",
         "twin.encoding = memo.get(id(self.encoding), self.encoding)",
         "twin.encoding = copy.deepcopy(self.encoding)",
         EDGES,

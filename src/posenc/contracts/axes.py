@@ -1,0 +1,21 @@
+"""How many coordinates a position has, and rows of positions."""
+
+from torch import Tensor
+
+__all__ = ["axes_of", "length_of", "rows"]
+
+
+def rows(positions: Tensor, num_axes: int = 1) -> Tensor:
+    """`[T]` or `[B, T]` (with axes behind) -> with a batch dimension, of 1 where shared."""
+    return positions if positions.ndim == (2 if num_axes == 1 else 3) else positions[None]
+
+
+def axes_of(part: object) -> int:
+    """Coordinates of one position that a part reads; 1 where it does not say."""
+    axes = getattr(part, "num_axes", 1)
+    return axes if isinstance(axes, int) else 1
+
+
+def length_of(positions: Tensor, num_axes: int) -> int:
+    """Tokens of `[..., T]`, or with axes of `[..., T, A]`."""
+    return positions.shape[-1] if num_axes == 1 else positions.shape[-2]

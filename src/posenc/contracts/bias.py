@@ -1,0 +1,95 @@
+"""The third contract: added to attention logits."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from posenc.contracts.axes import length_of, rows
+from posenc.positions import check_positions
+
+__all__ = ["TRAITS", "LogitBias"]
+
+# What a LogitBias says of itself, and what a bias that wraps another one has to say again.
+TRAITS = ("num_axes", "by_distance", "falls", "has_class_token", "causal_only")
+
+
+class LogitBias(nn.Module, ABC):
+    """Added to attention logits. `value` is the definition; every other form is derived from it."""
+
+    num_axes: int = 1  # coordinates of one position
+    by_distance: bool = False  # whether value depends on q_pos - k_pos alone
+    falls: bool = False  # whether it falls with distance so fast that far keys can be left out
+    has_class_token: bool = False  # whether −1 on every axis is the place of a class token
+    causal_only: bool = False  # whether it means nothing for keys after the query
+    constant: tuple[float, ...] | None = None  # a part of every value of a head; softmax cancels it
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        if isinstance(num_heads, bool) or not isinstance(num_heads, int) or num_heads < 1:
+            raise ValueError(f"num_heads must be a positive int, got {num_heads!r}")
+        self.num_heads = num_heads
+
+    @abstractmethod
+    def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """The bias of one logit, elementwise over broadcast heads and positions."""
+
+    @final
+    def dense(
+        self,
+        q_pos: Tensor,
+        k_pos: Tensor,
+        *,
+        dtype: torch.dtype = torch.float32,
+        for_softmax: bool = False,
+    ) -> Tensor:
+        """`[B|1, H, Q, K]` for positions `[Q]`/`[B, Q]` and `[K]`/`[B, K]`.
+
+        `for_softmax=True` leaves out the constant of each head: large logits round coarsely.
+        """
+        q_pos, k_pos = self._rows(q_pos, "q_pos"), self._rows(k_pos, "k_pos")
+        head = torch.arange(self.num_heads, device=q_pos.device)[:, None, None]
+        value = self.value(head, q_pos[:, None, :, None], k_pos[:, None, None, :])
+        return self._shifted(value, head, for_softmax).to(dtype)
+
+    @final
+    def per_distance(
+        self, distances: Tensor, *, dtype: torch.dtype = torch.float32, for_softmax: bool = False
+    ) -> Tensor:
+        """`[H, N]` for distances q_pos - k_pos `[N]`; an error where distance alone is not enough."""
+        if not self.by_distance:
+            raise ValueError(f"{type(self).__name__} does not depend on distance alone")
+        distances = check_positions(distances, num_tokens=distances.shape[-1], name="distances")
+        head = torch.arange(self.num_heads, device=distances.device)[:, None]
+        value = self.value(head, distances, torch.zeros_like(distances))
+        return self._shifted(value, head, for_softmax).to(dtype)
+
+    @final
+    def score_mod(self, q_pos: Tensor, k_pos: Tensor) -> Callable[..., Tensor]:
+        """The FlexAttention form: `score_mod(score, b, h, q_idx, kv_idx)`."""
+        q_pos, k_pos = self._rows(q_pos, "q_pos"), self._rows(k_pos, "k_pos")
+        q_shared, k_shared = q_pos.shape[0] == 1, k_pos.shape[0] == 1
+
+        def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+            q = q_pos[b * (not q_shared), q_idx]
+            k = k_pos[b * (not k_shared), kv_idx]
+            return score + self.value(h, q, k).to(score.dtype)
+
+        return mod
+
+    def forward(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return self.dense(q_pos, k_pos)
+
+    def _shifted(self, value: Tensor, head: Tensor, for_softmax: bool) -> Tensor:
+        if not for_softmax or self.constant is None:
+            return value
+        return value - torch.tensor(self.constant, dtype=value.dtype, device=value.device)[head]
+
+    def _rows(self, positions: Tensor, name: str) -> Tensor:
+        axes = self.num_axes
+        num_tokens = length_of(positions, axes)
+        return rows(
+            check_positions(positions, num_tokens=num_tokens, name=name, num_axes=axes), axes
+        )
