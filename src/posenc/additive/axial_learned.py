@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenc.additive.waves import check_dim, coordinates
-from posenc.contracts import add_encoding
+from posenc.contracts import add_encoding, ordered_axes
 from posenc.positions import check_range
 
 __all__ = ["AxialLearned"]
@@ -49,10 +49,7 @@ class AxialLearned(nn.Module):
         widths = _widths(dims, len(sizes), combine)
         for name, value in (*(("a size", n) for n in sizes), *(("a width", n) for n in widths)):
             check_dim(name, value)
-        axes = tuple(range(len(sizes)))
-        self.axis_order = tuple(axis_order) or axes
-        if tuple(sorted(self.axis_order)) != axes:
-            raise ValueError(f"axis_order must order the axes {axes}, got {axis_order}")
+        self.axis_order = ordered_axes(axis_order, len(sizes))
         self.sizes, self.widths, self.combine = sizes, widths, combine
         self.num_axes, self.dim = len(sizes), widths[0] if combine == "added" else sum(widths)
         for axis, shape in enumerate(zip(sizes, widths, strict=True)):

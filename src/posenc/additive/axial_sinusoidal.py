@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posenc.additive.waves import First, Layout, check_choices, check_dim, coordinates, waves
-from posenc.contracts import add_encoding
+from posenc.contracts import add_encoding, ordered_axes
 from posenc.frequencies import angles, check_base, geometric, host_for
 
 __all__ = ["AxialSinusoidal"]
@@ -54,11 +54,7 @@ class AxialSinusoidal:
             check_base(base)
         if len(self.bases) != self.num_axes:
             raise ValueError(f"base must be one number, or {self.num_axes}, got {self.base!r}")
-        axes = tuple(range(self.num_axes))
-        axis_order = tuple(self.axis_order) or axes
-        if tuple(sorted(axis_order)) != axes:
-            raise ValueError(f"axis_order must order the axes {axes}, got {axis_order}")
-        object.__setattr__(self, "axis_order", axis_order)
+        object.__setattr__(self, "axis_order", ordered_axes(self.axis_order, self.num_axes))
 
     @property
     def bases(self) -> tuple[float, ...]:

@@ -3,7 +3,7 @@ or as vectors on keys and values. A `Scheme` names one of each; none at all is N
 """
 
 from posenc.contracts.additive import AdditiveEncoding, add_encoding
-from posenc.contracts.axes import axes_of, rows
+from posenc.contracts.axes import axes_of, ordered_axes, rows
 from posenc.contracts.bias import TRAITS, LogitBias
 from posenc.contracts.relative import Block, RelativeKeyValue
 from posenc.contracts.scheme import QueryScale, Scheme
@@ -31,6 +31,7 @@ __all__ = [
     "Table",
     "add_encoding",
     "axes_of",
+    "ordered_axes",
     "rows",
     "table_from_angles",
 ]

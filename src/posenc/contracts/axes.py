@@ -1,8 +1,10 @@
 """How many coordinates a position has, and rows of positions."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
-__all__ = ["axes_of", "length_of", "rows"]
+__all__ = ["axes_of", "length_of", "ordered_axes", "rows"]
 
 
 def rows(positions: Tensor, num_axes: int = 1) -> Tensor:
@@ -19,3 +21,12 @@ def axes_of(part: object) -> int:
 def length_of(positions: Tensor, num_axes: int) -> int:
     """Tokens of `[..., T]`, or with axes of `[..., T, A]`."""
     return positions.shape[-1] if num_axes == 1 else positions.shape[-2]
+
+
+def ordered_axes(axis_order: Sequence[int], num_axes: int) -> tuple[int, ...]:
+    """The coordinates in the order of channels: their own where none is given."""
+    axes = tuple(range(num_axes))
+    ordered = tuple(axis_order) or axes
+    if tuple(sorted(ordered)) != axes:
+        raise ValueError(f"axis_order must order the axes {axes}, got {ordered}")
+    return ordered

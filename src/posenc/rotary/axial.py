@@ -12,10 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from posenc.contracts import Pairing, RotaryTables, Table, table_from_angles
-from posenc.frequencies import Frequencies, Spectrum, check_base, geometric, host_for
+from posenc.contracts import Pairing, RotaryTables, Table, ordered_axes
+from posenc.frequencies import Frequencies, check_base
 from posenc.rotary.pair import tables_of
-from posenc.rotary.shared import angles_by_axis, rows_with_axes
+from posenc.rotary.rope import Rope
+from posenc.rotary.shared import rows_with_axes, table_by_axis
 from posenc.scaling import Scaling
 
 __all__ = ["AxialRope"]
@@ -62,11 +63,7 @@ class AxialRope:
         if self.scaling is not None and not isinstance(self.scaling, Scaling):
             raise TypeError(f"scaling must be a scaling method, got {self.scaling!r}")
         object.__setattr__(self, "split", _channels(self.head_dim, self.split))
-        axes = tuple(range(self.num_axes))
-        axis_order = tuple(self.axis_order) or axes
-        if tuple(sorted(axis_order)) != axes:
-            raise ValueError(f"axis_order must order the axes {axes}, got {axis_order}")
-        object.__setattr__(self, "axis_order", axis_order)
+        object.__setattr__(self, "axis_order", ordered_axes(self.axis_order, self.num_axes))
         uneven = len(set(self.axis_dims)) > 1
         if uneven and (self.order == "alternating" or self.spectrum == "dealt"):
             raise ValueError(
@@ -109,11 +106,7 @@ class AxialRope:
 
     def table(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Table:
         """cos and sin at `[T, A]` or `[B, T, A]` positions, whole or real."""
-        positions = rows_with_axes(positions, self.num_axes, real=True)
-        host = host_for(positions.device)
-        frequencies = self.frequencies(host)
-        angle = angles_by_axis(positions.to(host), self.axis_of_pair, frequencies.inv_freq)
-        return table_from_angles(angle, self, frequencies.attention_factor, dtype, positions.device)
+        return table_by_axis(self, rows_with_axes(positions, self.num_axes, real=True), dtype)
 
     def tables(
         self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32
@@ -129,9 +122,9 @@ class AxialRope:
         return [(axis, i) for axis in self.axis_order for i in range(counts[axis])]
 
     def _scaled(self, width: int, device: torch.device | None) -> Frequencies:
-        per_radian = geometric(width // 2, width, self.base, dtype=self.angle_dtype, device=device)
-        spectrum = Spectrum(per_radian, self.base, width)
-        return Frequencies(spectrum.inv_freq) if self.scaling is None else self.scaling(spectrum)
+        """Those of a head of this width."""
+        rope = Rope(width, self.base, scaling=self.scaling, angle_dtype=self.angle_dtype)
+        return rope.frequencies(device)
 
 
 _CHOICES = {

@@ -10,10 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from posenc.contracts import RotaryTables, Table, table_from_angles
-from posenc.frequencies import host_for
+from posenc.contracts import RotaryTables, Table
 from posenc.rotary.pair import tables_of
-from posenc.rotary.shared import OverRope, angles_by_axis, rows_with_axes
+from posenc.rotary.shared import OverRope, rows_with_axes, table_by_axis
 
 __all__ = ["MRope", "Order"]
 
@@ -80,11 +79,7 @@ class MRope(OverRope):
 
     def table(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Table:
         """cos and sin at `[T, A]` or `[B, T, A]` positions."""
-        positions = rows_with_axes(positions, self.num_axes)
-        host = host_for(positions.device)
-        frequencies = self.frequencies(host)
-        angle = angles_by_axis(positions.to(host), self.axis_of_pair, frequencies.inv_freq)
-        return table_from_angles(angle, self, frequencies.attention_factor, dtype, positions.device)
+        return table_by_axis(self, rows_with_axes(positions, self.num_axes), dtype)
 
     def tables(
         self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32

@@ -1,17 +1,17 @@
-"""What the rotary forms share: angles that read several axes, and what may be wrapped."""
+"""What the rotary forms share: tables that read several axes, and what may be wrapped."""
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from posenc.contracts import Pairing, rows
-from posenc.frequencies import Frequencies
+from posenc.contracts import Pairing, Rotation, Table, rows, table_from_angles
+from posenc.frequencies import Frequencies, host_for
 from posenc.positions import check_positions
 from posenc.rotary.rope import Rope
 
-__all__ = ["OverRope", "angles_by_axis", "check_rope", "rows_with_axes"]
+__all__ = ["OverRope", "check_rope", "rows_with_axes", "table_by_axis"]
 
 Form = TypeVar("Form", bound="OverRope")
 
@@ -54,13 +54,23 @@ def rows_with_axes(positions: Tensor, num_axes: int, *, real: bool = False) -> T
     return rows(checked, num_axes)
 
 
-def angles_by_axis(positions: Tensor, axis_of_pair: tuple[int, ...], inv_freq: Tensor) -> Tensor:
-    """`[..., T, A]` positions -> `[..., T, pairs]`, pair i turning with coordinate axis_of_pair[i].
+class ByAxis(Rotation, Protocol):
+    """A rotation whose pairs turn with different coordinates."""
+
+    @property
+    def axis_of_pair(self) -> tuple[int, ...]: ...
+
+
+def table_by_axis(form: ByAxis, positions: Tensor, dtype: torch.dtype) -> Table:
+    """cos and sin at `[B|1, T, A]` positions, pair i turning with coordinate axis_of_pair[i].
 
     A product per pair, never a sum with zeros: float32 angles stay bit-equal to other code's.
     """
-    axis = torch.tensor(axis_of_pair, device=positions.device)
-    return positions[..., axis].to(inv_freq.dtype) * inv_freq
+    host = host_for(positions.device)
+    frequencies = form.frequencies(host)
+    axis = torch.tensor(form.axis_of_pair, device=host)
+    angle = positions.to(host)[..., axis].to(frequencies.inv_freq.dtype) * frequencies.inv_freq
+    return table_from_angles(angle, form, frequencies.attention_factor, dtype, positions.device)
 
 
 def check_rope(rope: object, form: str) -> None:
