@@ -115,3 +115,22 @@ def test_the_gradient_through_what_was_read() -> None:
     right = torch.autograd.grad(out, wide, torch.ones_like(out))
     for a, b in zip(mine, right, strict=True):
         torch.testing.assert_close(a.double(), b, rtol=0, atol=2e-4)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # PyTorch's vmap
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_under_a_transform_of_one_of_them_nothing_is_asked(which: int) -> None:
+    """Keys of a transform have no numbers to bound, though the queries have."""
+    inputs = [x[:, :, :600] for x in qkv("random")]
+
+    def loss(x: Tensor) -> Tensor:
+        given = [x if index == which else held for index, held in enumerate(inputs)]
+        q, k, v = given
+        return attention(q, k, v, scheme=Scheme(bias=Alibi(4))).sum()
+
+    mine = torch.func.grad(loss)(inputs[which])
+    leaf = inputs[which].clone().requires_grad_()
+    torch.testing.assert_close(mine, torch.autograd.grad(loss(leaf), leaf)[0], rtol=0, atol=2e-5)
+    several = torch.stack([inputs[which], inputs[which] / 2])
+    alone = torch.stack([loss(x) for x in several])
+    torch.testing.assert_close(torch.vmap(loss)(several), alone, rtol=1e-4, atol=1e-3)

@@ -47,7 +47,7 @@ def distance_attention(problem: Problem) -> Tensor:
         group = problem.q.shape[1] // problem.k.shape[1]
         k, v = (x.repeat_interleave(group, 1) for x in (problem.k, problem.v))
         return _WithBiasGradient.apply(problem.q, k, v, vector, problem)  # pyright: ignore
-    skips = _may_skip(problem)
+    skips = _may_skip(problem) and all(map(_is_real, (problem.q, problem.k, vector)))
     is_long = problem.k.shape[2] >= LONG
     size = (BLOCK if is_long else BLOCK // 2) if skips else (2 * BLOCK if is_long else BLOCK)
     blocks = _blocks(problem.q.shape[2], size)
@@ -88,11 +88,9 @@ def first_keys(problem: Problem, vector: Tensor, blocks: list[slice]) -> list[li
 def _may_skip(problem: Problem) -> bool:
     """A causal, fixed bias over many keys, on the CPU: elsewhere the host would wait for norms."""
     is_causal = any(isinstance(part, Causal) for part in parts_of(problem.mask))
-    falls = getattr(problem.scheme.bias, "falls", False)
+    falls = problem.scheme.bias is not None and problem.scheme.bias.falls
     is_many = problem.k.shape[2] > FALLING and problem.q.shape[2] >= FEW
-    return (
-        is_causal and falls and is_many and problem.q.device.type == "cpu" and _is_real(problem.q)
-    )
+    return is_causal and falls and is_many and problem.q.device.type == "cpu"
 
 
 def _is_real(x: Tensor) -> bool:

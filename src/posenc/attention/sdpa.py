@@ -117,7 +117,7 @@ def _with_vectors(block: Problem) -> Tensor:
         logits = q @ k.transpose(-1, -2) + logits
     logits = logits * block.scale
     if scheme.bias is not None:
-        logits = logits + scheme.bias.dense(block.q_pos, block.k_pos, dtype=dtype)
+        logits = logits + scheme.bias.dense(block.q_pos, block.k_pos, dtype=dtype, for_softmax=True)
     if not relative.adds_values:
         return _biased(replace(block, q=q, k=k, v=v), logits, meeting.allowed).to(block.q.dtype)
     weights = softmax(logits, meeting.allowed)
