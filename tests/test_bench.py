@@ -108,6 +108,7 @@ def test_the_command_measures_resumes_and_writes(
     [
         (["--case", "nothing"], "no case begins with 'nothing'"),
         (["--against", "flashy"], "no peer flashy; there are transformers"),
+        (["--baseline", "no-such-ref"], "takes a commit, branch or tag"),  # and measures nothing
     ],
 )
 def test_what_the_command_cannot_use(

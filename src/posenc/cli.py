@@ -251,8 +251,6 @@ def _command_line() -> list[str]:
 
 
 def _console(*, stderr: bool = False) -> "Console":
-    """A page of 120 columns where nobody says how wide it is: the usual 80 would break tables."""
-    from rich.console import Console
+    from posenc.report.console import console
 
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=120)
+    return console(stderr=stderr)

@@ -3,16 +3,14 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 __all__ = ["commands"]
-
-
-class _Unusable(click.ClickException):
-    exit_code = 2
 
 
 @click.command()
@@ -42,20 +40,23 @@ def bench(
     Killed at any moment, the same command goes on where it stopped.
     """
     from posenc.bench.run import Settings, chosen, run_all
+    from posenc.bench.versions import beside
     from posenc.records import CellStore, machine, write_atomically
+    from posenc.report.console import console
     from posenc.report.speed import picture, print_speed
 
     try:
         peers = tuple(name.strip() for name in against.split(",") if name.strip())
         settings = Settings(chosen(cases), peers, seconds, max_length)
     except ValueError as error:
-        raise _Unusable(str(error)) from error
+        raise click.UsageError(str(error)) from error
     here = machine()
     kept = {"against": peers, "seconds": seconds, "commit": here["commit"], "torch": here["torch"]}
     store = CellStore(out / "cells", settings=kept)
-    cells = run_all(settings, store, lambda line: click.echo(line, err=True))
-    if baseline is not None:
-        _beside(baseline, cells, seconds)
+    with _version(baseline) as site:  # a ref that is none is told before minutes are spent
+        cells = run_all(settings, store, lambda line: click.echo(line, err=True))
+        if site is not None:
+            beside(site, cells, seconds)
     import posenc
 
     record: dict[str, Any] = {
@@ -71,21 +72,26 @@ def bench(
     if as_json:
         click.echo(json.dumps(record, indent=1))
     else:
-        print_speed(record, _console())
+        print_speed(record, console(width=160))
         click.echo(f"written: {out / 'bench.json'}")
 
 
-def _beside(ref: str, cells: list[dict[str, Any]], seconds: float) -> None:
+@contextmanager
+def _version(ref: str | None) -> Iterator[Path | None]:
+    """The package of a git ref, for as long as it is measured; None without a ref."""
     from tempfile import TemporaryDirectory
 
-    from posenc.bench.versions import beside, built
+    from posenc.bench.versions import built
 
+    if ref is None:
+        yield None
+        return
     with TemporaryDirectory() as folder:
         try:
             site = built(ref, Path(folder))
         except ValueError as error:
-            raise _Unusable(str(error)) from error
-        beside(site, cells, seconds)
+            raise click.UsageError(str(error)) from error
+        yield site
 
 
 @click.command()
@@ -101,13 +107,6 @@ def doctor(as_json: bool) -> None:
     width = max(map(len, found))
     for name, told in found.items():
         click.echo(f"{name:<{width}}  {told}")
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=160)
 
 
 commands = (bench, doctor)

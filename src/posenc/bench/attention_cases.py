@@ -34,7 +34,6 @@ def _qkv(length: int) -> Tensors:
 
 def _schemes() -> dict[str, Callable[[], Scheme]]:
     return {
-        "none": Scheme,
         "rope": lambda: Scheme(rotary=Rope(HEAD_DIM)),
         "alibi": lambda: Scheme(bias=Alibi(HEADS)),
         "t5": lambda: Scheme(bias=T5Bias(HEADS, bidirectional=False)),

@@ -16,7 +16,7 @@ from posenc.bench.timing import interleaved, quantiles
 from posenc.bench.work import OURS, Case, Work, disagreement
 from posenc.records import CellStore
 
-__all__ = ["CASES", "Settings", "chosen", "growth", "measure", "run_all"]
+__all__ = ["CASES", "Settings", "chosen", "growth", "measure", "points", "run_all"]
 
 CASES: dict[str, Case] = {case.name: case for case in (*ROTATION, *ATTENTION)}
 Report = Callable[[str], None]
@@ -113,18 +113,24 @@ def fresh_peak(case: str, length: int, side: str, against: Sequence[str]) -> int
     return int(done.stdout) if done.returncode == 0 and done.stdout.strip().isdigit() else None
 
 
+def points(cells: Sequence[dict[str, Any]], what: str, side: str) -> list[tuple[int, float]]:
+    """(length, median of `what`) of one side, where it was measured."""
+    found = []
+    for cell in cells:
+        value = cell.get(what, {}).get(side)
+        value = value["median"] if isinstance(value, dict) else value
+        if value:
+            found.append((cell["length"], value))
+    return found
+
+
 def growth(cells: Sequence[dict[str, Any]], case: str, what: str, side: str) -> float | None:
     """The exponent a of `what ~ T^a` by least squares over the lengths of a case, from three up.
 
     `what` is "ms" or "peak_bytes".
     """
-    points = []
-    for cell in cells:
-        value = cell.get(what, {}).get(side) if cell["row"] == case else None
-        value = value["median"] if isinstance(value, dict) else value
-        if value:
-            points.append((cell["length"], value))
-    if len(points) < 3:
+    found = points([cell for cell in cells if cell["row"] == case], what, side)
+    if len(found) < 3:
         return None
-    lengths, values = np.log(np.array(points, dtype=float)).T
+    lengths, values = np.log(np.array(found, dtype=float)).T
     return float(np.polyfit(lengths, values, 1)[0])

@@ -1,7 +1,7 @@
 """One piece of work, and who does it: this library, peers, and the limit."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -52,7 +52,6 @@ class Case:
     targets: tuple[Target, ...] = ()
     gate_length: int = 65  # odd, and longer than one block of anything
     memory: bool = False  # whether peak memory is measured, in fresh processes
-    peers: tuple[str, ...] = field(default=())
 
 
 def disagreement(work: Work) -> dict[str, str]:

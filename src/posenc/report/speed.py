@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from posenc.bench.run import growth
+from posenc.bench.run import growth, points
 from posenc.bench.work import OURS
 
 __all__ = ["page", "picture", "print_speed"]
@@ -119,15 +119,9 @@ def picture(record: dict[str, Any], *, dpi: int = 150) -> bytes | None:
 
 def _panel(axes: Axes, cells: list[dict[str, Any]], what: str, label: str) -> None:
     for side in dict.fromkeys(side for cell in cells for side in cell.get(what, {})):
-        points = []
-        for cell in cells:
-            value = cell.get(what, {}).get(side)
-            value = value["median"] if isinstance(value, dict) else value
-            if value:
-                points.append((cell["length"], value))
-        if points:
+        if found := points(cells, what, side):
             colour = COLOURS.get(side, "#777777")
-            axes.plot(*zip(*points, strict=True), marker="o", ms=4, color=colour, label=side)
+            axes.plot(*zip(*found, strict=True), marker="o", ms=4, color=colour, label=side)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_ylabel(label)
