@@ -1,6 +1,7 @@
 """The benchmark: what it refuses, what it fits, and the memory that it holds the library to."""
 
 import json
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,14 @@ def test_a_wrong_answer_of_a_peer_leaves_it_out() -> None:
     cell = measure(replace(CASE, make=partial(work, wrong="peer")), 64, SETTINGS)
     assert list(cell["left_out"]) == ["peer"]
     assert set(cell["ratio"]) == {"limit"}
+    assert "| peer | " in page({"cells": [cell]}) and "left out: differs" in page({"cells": [cell]})
+
+
+def test_a_peer_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rotary_embedding_torch", None)
+    made = CASES["rotate-adjacent"].make(4, frozenset({"rotary-embedding-torch"}))
+    assert made.absent == {"rotary-embedding-torch": "rotary_embedding_torch is not installed"}
+    assert "rotary-embedding-torch" not in made.sides
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("decode")])

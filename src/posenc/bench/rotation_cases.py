@@ -35,15 +35,18 @@ def _right(tables: RotaryTables) -> Side:
     return lambda q, k: rotate_qk(q, k, tables, impl="reference")
 
 
-def _available(asked: dict[str, Callable[[], Side]], against: frozenset[str]) -> dict[str, Side]:
-    sides = {}
+def _available(
+    asked: dict[str, Callable[[], Side]], against: frozenset[str]
+) -> tuple[dict[str, Side], dict[str, str]]:
+    """The peers that are wanted, and why others of them are not there."""
+    sides, absent = {}, {}
     for name, make in asked.items():
         if name in against:
             try:
                 sides[name] = make()
-            except UnavailableError:
-                continue
-    return sides
+            except UnavailableError as error:
+                absent[name] = str(error)
+    return sides, absent
 
 
 def _plain(
@@ -62,13 +65,15 @@ def _plain(
             "x-transformers": lambda: peers.x_transformers(length, HEAD_DIM, dtype),
         }
     sides = {OURS: _ours(tables, inplace=inplace), "limit": _once if inplace else _copied}
+    found, absent = _available(asked, against)
     return Work(
         _qk(length, dtype),
-        sides | _available(asked, against),
+        sides | found,
         _right(tables),
         TOLERANCE[dtype],
         frozenset({"limit"}),
         PEER_TOLERANCE[dtype],
+        absent,
     )
 
 
@@ -94,7 +99,8 @@ def _training(length: int, against: frozenset[str]) -> Work:
             length, dim, torch.float32, compiled=True
         ),
     }
-    sides = {OURS: _ours(tables)} | _available(asked, against)
+    found, absent = _available(asked, against)
+    sides = {OURS: _ours(tables)} | found
     ahead = [torch.randn(x.shape, generator=draw) for x in (q, k)]
     return Work(
         (q, k),
@@ -102,6 +108,7 @@ def _training(length: int, against: frozenset[str]) -> Work:
         _with_gradient(_right(tables), ahead),
         1e-5,
         peer_tolerance=1e-3,
+        absent=absent,
     )
 
 

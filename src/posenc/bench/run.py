@@ -76,7 +76,8 @@ def measure(case: Case, length: int, settings: Settings) -> dict[str, Any]:
         return cell | {"refused": wrong[OURS]}
     work = case.make(length, against)
     sides = [name for name in work.sides if name not in wrong]
-    cell |= {"left_out": wrong, "targets": [asdict(t) for t in _targets(case, length)]}
+    left_out = wrong | dict(work.absent)
+    cell |= {"left_out": left_out, "targets": [asdict(t) for t in _targets(case, length)]}
     cell |= _times(work, sides, settings.seconds)
     del work  # its tensors would count as memory of the processes to come
     if case.memory:

@@ -1,7 +1,7 @@
 """One piece of work, and who does it: this library, peers, and the limit."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -30,6 +30,7 @@ class Work:
     tolerance: float
     bounds: frozenset[str] = frozenset()
     peer_tolerance: float | None = None  # of peers, whose arithmetic rounds more often
+    absent: Mapping[str, str] = field(default_factory=dict)  # peers asked for, and why they are not
 
 
 @dataclass(frozen=True)

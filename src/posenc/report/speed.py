@@ -46,6 +46,8 @@ def rows(cells: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
             told = f"{_ratio(ratio['median'])} ({_ratio(ratio['p10'])} to {_ratio(ratio['p90'])})"
             wanted = _verdict(ratio["median"], targets.get(side))
             out.append((*start, side, mine, _ms(cell["ms"][side]["median"]), told, wanted))
+        for side, why in cell["left_out"].items():
+            out.append((*start, side, mine, "", f"left out: {why}", ""))
         if cell.get("baseline_ratio"):
             told = _ratio(cell["baseline_ratio"])
             out.append((*start, "the baseline version", mine, "", told, ""))
