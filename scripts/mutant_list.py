@@ -33,6 +33,14 @@ def mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 MUTANTS: tuple[Mutant, ...] = (
+    # the compiled kernel
+    mutant(
+        "a forked process waits for the pool's threads",
+        "kernels/native.py",
+        "after_in_child=leave_pool",
+        "after_in_child=join_pool",
+        "test_fork.py",
+    ),
     # rotation
     mutant(
         "rotation by minus the angle",

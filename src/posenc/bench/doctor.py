@@ -17,7 +17,8 @@ def findings() -> dict[str, str]:
     """A line for each thing that decides which code runs."""
     why = native.missing()
     rotation = (
-        "native: the compiled kernel, for float32 and bfloat16 on the CPU"
+        "native: the compiled kernel, for float32 and bfloat16, on "
+        + ("PyTorch's threads" if native.joins_pool() else "threads of its own")
         if why is None
         else f"eager, block by block: {why}"
     )

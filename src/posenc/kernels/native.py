@@ -5,7 +5,9 @@ The kernel (rotary.cpp) is built with the package where there is a C++ compiler.
 """
 
 import ctypes
+import os
 import struct
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,16 @@ from torch.autograd import forward_ad
 
 from posenc.contracts import RotaryTables, Table
 
-__all__ = ["fits", "missing", "rotate_native", "rotate_native_inplace", "rotate_together"]
+__all__ = [
+    "fits",
+    "join_pool",
+    "joins_pool",
+    "leave_pool",
+    "missing",
+    "rotate_native",
+    "rotate_native_inplace",
+    "rotate_together",
+]
 
 LIBRARY = Path(__file__).with_name("_rotary.so")
 DTYPES = (torch.float32, torch.bfloat16)
@@ -34,10 +45,47 @@ def _load() -> ctypes.CDLL | None:
         return None
     library.posenc_rotate.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
     library.posenc_rotate.restype = None
+    library.posenc_use_pool.argtypes = (ctypes.c_void_p,) * 3
+    library.posenc_use_pool.restype = None
     return library
 
 
 _KERNEL = _load()
+
+
+@cache
+def _pool() -> tuple[ctypes.c_void_p, ...] | None:
+    """The entry points of the OpenMP library that runs PyTorch's threads, where one does."""
+    library = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
+    try:
+        loaded = ctypes.CDLL(str(library))
+        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+        return tuple(ctypes.cast(loaded[name], ctypes.c_void_p) for name in names)
+    except (OSError, AttributeError):
+        return None
+
+
+def joins_pool() -> bool:
+    """Whether the kernel can run on PyTorch's own threads."""
+    return _KERNEL is not None and _pool() is not None
+
+
+def join_pool() -> None:
+    """Run on PyTorch's own threads from now on; where there are none, on threads of the kernel's."""
+    pool = _pool()
+    if _KERNEL is not None and pool is not None:
+        _KERNEL.posenc_use_pool(*pool)
+
+
+def leave_pool() -> None:
+    """Start threads of the kernel's own from now on."""
+    if _KERNEL is not None:
+        _KERNEL.posenc_use_pool(None, None, None)
+
+
+join_pool()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=leave_pool)  # the pool stays with the parent
 
 
 def missing() -> str | None:

@@ -16,6 +16,7 @@
 #define CLONES
 #endif
 #define INLINE inline __attribute__((always_inline))
+#define INLINE_LAMBDA __attribute__((always_inline))
 
 namespace {
 
@@ -76,8 +77,11 @@ struct Call {
   float direction;
 };
 
-constexpr int64_t kWorthAThread = 1 << 16;  // pairs; starting one costs tens of microseconds
+constexpr int64_t kWorthAThread = 1 << 15;  // pairs: about ten microseconds of work
 constexpr int64_t kBlock = 32;  // tokens whose tables stay in the first cache over all heads
+// Bytes from a row to what is fetched while it turns: rows are short, and the processor's own
+// prefetching stops at each. Past the end of a tensor a prefetch does nothing.
+constexpr int64_t kAhead = 4096, kLine = 64;
 
 template <typename T>
 INLINE void work(const Call& c, int64_t first, int64_t last) {
@@ -85,26 +89,37 @@ INLINE void work(const Call& c, int64_t first, int64_t last) {
   T* out = static_cast<T*>(c.out);
   int64_t blocks = (c.tokens + kBlock - 1) / kBlock, width = 2 * c.pairs;
   int64_t after = c.head_dim - c.start - width;
+  int64_t row_bytes = c.head_dim * static_cast<int64_t>(sizeof(T));
   bool copies = c.x != c.out;
   for (int64_t item = first; item < last; ++item) {
     int64_t b = item / blocks, t0 = item % blocks * kBlock;
     int64_t t1 = std::min(t0 + kBlock, c.tokens);
-    for (int64_t h = 0; h < c.heads; ++h) {
+    auto turn = [&](int64_t h, int64_t t) INLINE_LAMBDA {
+      const T* row = x + b * c.x_batch + h * c.x_head + t * c.x_token;
+      T* to = out + b * c.out_batch + h * c.out_head + t * c.out_token;
+      int64_t table = b * c.table_batch + t * c.pairs;
+      for (int64_t at = kAhead; at < kAhead + row_bytes; at += kLine) {
+        __builtin_prefetch(reinterpret_cast<const char*>(row) + at, 0);
+        __builtin_prefetch(reinterpret_cast<const char*>(to) + at, 1);
+      }
+      if (copies && c.start) std::memcpy(to, row, c.start * sizeof(T));
+      if (copies && after) {
+        std::memcpy(to + c.start + width, row + c.start + width, after * sizeof(T));
+      }
+      if (c.adjacent) {
+        adjacent_row(row + c.start, to + c.start, c.cos + table, c.sin + table, c.pairs,
+                     c.direction);
+      } else {
+        half_row(row + c.start, to + c.start, c.cos + table, c.sin + table, c.pairs, c.direction);
+      }
+    };
+    if (c.x_head < c.x_token) {  // in the order of memory
       for (int64_t t = t0; t < t1; ++t) {
-        const T* row = x + b * c.x_batch + h * c.x_head + t * c.x_token;
-        T* to = out + b * c.out_batch + h * c.out_head + t * c.out_token;
-        int64_t table = b * c.table_batch + t * c.pairs;
-        if (copies && c.start) std::memcpy(to, row, c.start * sizeof(T));
-        if (copies && after) {
-          std::memcpy(to + c.start + width, row + c.start + width, after * sizeof(T));
-        }
-        if (c.adjacent) {
-          adjacent_row(row + c.start, to + c.start, c.cos + table, c.sin + table, c.pairs,
-                       c.direction);
-        } else {
-          half_row(row + c.start, to + c.start, c.cos + table, c.sin + table, c.pairs,
-                   c.direction);
-        }
+        for (int64_t h = 0; h < c.heads; ++h) turn(h, t);
+      }
+    } else {
+      for (int64_t h = 0; h < c.heads; ++h) {
+        for (int64_t t = t0; t < t1; ++t) turn(h, t);
       }
     }
   }
@@ -117,21 +132,63 @@ CLONES void work_bfloat16(const Call& c, int64_t first, int64_t last) {
   work<Bfloat16>(c, first, last);
 }
 
+// What one call of the library does: the tensors, and who turns which part of each.
+struct Job {
+  const Call* calls;
+  int64_t num_calls;
+};
+
+int64_t items_of(const Call& c) { return c.batch * ((c.tokens + kBlock - 1) / kBlock); }
+
+void share(const Job& job, int64_t i, int64_t of) {
+  for (const Call* c = job.calls; c < job.calls + job.num_calls; ++c) {
+    int64_t items = items_of(*c);
+    auto run = c->is_bfloat16 ? work_bfloat16 : work_float32;
+    run(*c, items * i / of, items * (i + 1) / of);
+  }
+}
+
+// PyTorch's own pool of threads, by the entry points of the OpenMP library that it has loaded.
+// Threads beside that pool would wait for a core on which the pool still spins.
+struct Pool {
+  void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
+  int (*thread_num)();
+  int (*num_threads)();
+};
+Pool pool{};
+
+void share_of_this_thread(void* job) {
+  share(*static_cast<const Job*>(job), pool.thread_num(), pool.num_threads());
+}
+
 }  // namespace
 
-// Rotates num_calls tensors (queries and keys) one after the other.
+// Addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads; null to forget them.
+extern "C" void posenc_use_pool(void* parallel, void* thread_num, void* num_threads) {
+  pool.parallel = reinterpret_cast<decltype(pool.parallel)>(parallel);
+  pool.thread_num = reinterpret_cast<int (*)()>(thread_num);
+  pool.num_threads = reinterpret_cast<int (*)()>(num_threads);
+}
+
+// Rotates num_calls tensors (queries and keys).
 extern "C" void posenc_rotate(const Call* calls, int64_t num_calls, int64_t num_threads) {
-  for (const Call* call = calls; call < calls + num_calls; ++call) {
-    auto run = call->is_bfloat16 ? work_bfloat16 : work_float32;
-    int64_t items = call->batch * ((call->tokens + kBlock - 1) / kBlock);
-    if (items == 0) continue;
-    int64_t elements = call->batch * call->heads * call->tokens * call->pairs;
-    int64_t useful = std::min({num_threads, items, elements / kWorthAThread + 1});
+  Job job{calls, num_calls};
+  int64_t items = 0, elements = 0;
+  for (const Call* c = calls; c < calls + num_calls; ++c) {
+    items += items_of(*c);
+    elements += c->batch * c->heads * c->tokens * c->pairs;
+  }
+  int64_t useful = std::min({num_threads, items, elements / kWorthAThread + 1});
+  if (useful <= 1) {
+    share(job, 0, 1);
+  } else if (pool.parallel) {
+    pool.parallel(share_of_this_thread, &job, static_cast<unsigned>(useful), 0);
+  } else {
     std::vector<std::thread> threads;
     for (int64_t i = 1; i < useful; ++i) {
-      threads.emplace_back(run, std::cref(*call), items * i / useful, items * (i + 1) / useful);
+      threads.emplace_back([&job, i, useful] { share(job, i, useful); });
     }
-    run(*call, 0, items / useful);
+    share(job, 0, useful);
     for (auto& thread : threads) thread.join();
   }
 }
