@@ -781,6 +781,28 @@ MUTANTS: tuple[Mutant, ...] = (
         ORACLES,
     ),
     mutant(
+        "cross-attention by the end of the keys, whatever the mask",
+        "attention/problem.py",
+        "return not by_segment or any(part is not None for part in parts)",
+        "return any(part is not None for part in parts)",
+        ATTENTION,
+    ),
+    mutant(
+        "more queries than keys refused where nothing reads positions",
+        "attention/problem.py",
+        "return not by_segment or any(part is not None for part in parts)",
+        "return True",
+        ATTENTION,
+    ),
+    mutant(
+        "more queries than keys under a bias that reads positions",
+        "attention/problem.py",
+        "parts = (scheme.rotary, scheme.bias, scheme.relative, scheme.query_scale)",
+        "parts = (scheme.rotary, scheme.relative, scheme.query_scale)",
+        ATTENTION,
+        FAULTS,
+    ),
+    mutant(
         "NaN where a query sees no key",
         "attention/problem.py",
         "blind = ~allowed.any(-1, keepdim=True)",

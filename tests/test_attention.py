@@ -468,6 +468,20 @@ def test_what_learns_is_a_parameter_of_the_module(name: str) -> None:
     assert all(key in projections or key.startswith("learned.") for key in layer.state_dict())
 
 
+@pytest.mark.parametrize("impl", ["reference", "sdpa"])
+def test_more_queries_than_keys_need_positions_only_where_something_reads_them(impl: Any) -> None:
+    q, k, v = heads(3, num_queries=5)
+    real = same_segment(torch.tensor([[1, 1, 0]]), torch.ones(1, 5, dtype=torch.int64))
+    for mask, seen in ((None, 3), (real, 2)):
+        out = attention(q, k, v, mask=mask, impl=impl)
+        keys, values = k[:, :, :seen], v[:, :, :seen]
+        exact = torch.softmax(q @ keys.mT * HEAD_DIM**-0.5, -1) @ values
+        assert_roundings(out, exact, 16)
+    for scheme, mask in ((Scheme(), causal), (Scheme(), window(2)), (Scheme(bias=Alibi(4)), None)):
+        with pytest.raises(ValueError, match="5 queries but 3 keys: give q_pos and k_pos"):
+            attention(q, k, v, scheme=scheme, mask=mask, impl=impl)
+
+
 def test_cross_attention_takes_positions_of_both_sides() -> None:
     q, k, v = heads(6, num_queries=2)
     q_pos, k_pos = torch.tensor([[2, 9], [0, 4]]), torch.tensor([5, 3, 3, 0, 8, -2])

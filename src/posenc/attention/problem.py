@@ -8,7 +8,7 @@ from torch import Tensor
 
 from posenc.contracts import Block, RelativeKeyValue, Scheme, rows
 from posenc.masks import Causal, Mask, SameSegment, parts_of
-from posenc.positions import query_key_positions
+from posenc.positions import query_key_positions, sequence
 
 __all__ = ["Problem", "check_heads", "checked", "softmax"]
 
@@ -109,6 +109,8 @@ def checked(
         )
     _check_relative(scheme.relative, num_heads, head_dim, v.shape[-1])
     contiguous = q_pos is None and k_pos is None
+    if contiguous and num_queries > k.shape[2] and not _reads_positions(scheme, mask):
+        q_pos, k_pos = (sequence(x.shape[2], device=q.device) for x in (q, k))  # cross-attention
     q_pos, k_pos = query_key_positions(
         num_queries,
         k.shape[2],
@@ -124,6 +126,13 @@ def checked(
     softmax_scale = head_dim**-0.5 if scale is None else scale
     first = (k.shape[2] - num_queries, 0) if contiguous else None
     return Problem(q, k, v, scheme, q_pos, k_pos, mask, softmax_scale, contiguous, first)
+
+
+def _reads_positions(scheme: Scheme, mask: Mask | None) -> bool:
+    """Whether it matters where queries and keys stand: not without a scheme, among segments."""
+    parts = (scheme.rotary, scheme.bias, scheme.relative, scheme.query_scale)
+    by_segment = all(isinstance(part, SameSegment) for part in parts_of(mask))
+    return not by_segment or any(part is not None for part in parts)
 
 
 def _check_relative(
