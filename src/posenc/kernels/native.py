@@ -33,9 +33,10 @@ LIBRARY = Path(__file__).with_name("_rotary.so")
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-# The kernel's struct Call: pointers (x, out, cos, sin), shape, start, pairs, strides of x and of out
-# in elements, the table's batch stride, adjacent, is_bfloat16, direction.
-_CALL = struct.Struct("4P 15q f4x")
+# The kernel's struct Call: pointers to x and out, shape, strides of x and of out in elements,
+# is_bfloat16, then the table (_Facts: pointers, pairs, start, batch stride, adjacent), direction.
+_CALL = struct.Struct("2P 13q 2P 4q f4x")
+_Facts = tuple[int, int, int, int, int, bool]
 
 
 def _load() -> ctypes.CDLL | None:
@@ -130,8 +131,12 @@ def rotate_together(
     if _KERNEL is None or forward_ad._current_level >= 0:
         return None
     needs_graph = is_grad_enabled()
-    q_out, q_call = _plain_call(q, tables.q, inplace, needs_graph)
-    k_out, k_call = _plain_call(k, tables.k, inplace, needs_graph)
+    q_facts = _plain_facts(tables.q, needs_graph)
+    k_facts = q_facts if tables.k is tables.q else _plain_facts(tables.k, needs_graph)
+    if q_facts is None or k_facts is None:
+        return None
+    q_out, q_call = _plain_call(q, tables.q, q_facts, inplace, needs_graph)
+    k_out, k_call = _plain_call(k, tables.k, k_facts, inplace, needs_graph)
     if q_out is None or k_out is None or (inplace and q.data_ptr() == k.data_ptr()):
         return None
     _KERNEL.posenc_rotate(q_call + k_call, 2, get_num_threads())
@@ -140,29 +145,33 @@ def rotate_together(
     return q_out, k_out
 
 
-def _plain_call(
-    x: Tensor, table: Table, inplace: bool, needs_graph: bool
-) -> tuple[Tensor | None, bytes]:
-    """Where the result goes and the kernel's call; None unless all is as the kernel wants it."""
-    cos, sin, dtype = table.cos, table.sin, x.dtype
+def _plain_facts(table: Table, needs_graph: bool) -> _Facts | None:
+    """What the kernel must know of a table; None unless all is as it wants it."""
+    cos, sin = table.cos, table.sin
     is_plain = (
-        type(x) is Tensor
-        and type(cos) is Tensor
-        and x.is_cpu
+        type(cos) is Tensor
         and cos.is_cpu
-        and (dtype is torch.float32 or dtype is torch.bfloat16)
         and cos.dtype is torch.float32
-        and not (needs_graph and (x.requires_grad or cos.requires_grad))
-        and not is_functorch_wrapped_tensor(x)
+        and not (needs_graph and cos.requires_grad)
         and cos.is_contiguous()
         and sin.is_contiguous()
+        and cos.dim() == 3
     )
-    if not is_plain:
-        return None, b""
-    shape, strides, table_shape = x.shape, x.stride(), cos.shape
+    return _facts(cos, sin, table.pairing == "adjacent", table.start) if is_plain else None
+
+
+def _plain_call(
+    x: Tensor, table: Table, facts: _Facts, inplace: bool, needs_graph: bool
+) -> tuple[Tensor | None, bytes]:
+    """Where the result goes and the kernel's call; None unless all is as the kernel wants it."""
+    dtype, shape, strides, table_shape = x.dtype, x.shape, x.stride(), table.cos.shape
     fits = (
-        len(shape) == 4
-        and len(table_shape) == 3
+        type(x) is Tensor
+        and x.is_cpu
+        and (dtype is torch.float32 or dtype is torch.bfloat16)
+        and not (needs_graph and x.requires_grad)
+        and not is_functorch_wrapped_tensor(x)
+        and len(shape) == 4
         and shape[3] == table.head_dim
         and shape[2] == table_shape[1]
         and table_shape[0] in (1, shape[0])
@@ -172,7 +181,7 @@ def _plain_call(
     if not fits:
         return None, b""
     out = x if inplace else _empty_like(x)
-    return out, _packed(x, out, cos, sin, table.pairing == "adjacent", table.start)
+    return out, _packed(x, out, facts)
 
 
 def rotate_native(x: Tensor, table: Table) -> Tensor:
@@ -181,7 +190,7 @@ def rotate_native(x: Tensor, table: Table) -> Tensor:
     if torch.compiler.is_compiling() or (x.requires_grad and is_grad_enabled()):
         return _rotate_op(x, cos, sin, table.pairing == "adjacent", table.start, 1.0)
     out = _empty_like(x)
-    _run(_packed(x, out, cos, sin, table.pairing == "adjacent", table.start))
+    _run(_packed(x, out, _facts(cos, sin, table.pairing == "adjacent", table.start)))
     return out
 
 
@@ -194,7 +203,7 @@ def _empty_like(x: Tensor) -> Tensor:
 def rotate_native_inplace(x: Tensor, table: Table) -> Tensor:
     """`x` itself, rotated where it lies."""
     cos, sin = table.cos.contiguous(), table.sin.contiguous()
-    _run(_packed(x, x, cos, sin, table.pairing == "adjacent", table.start))
+    _run(_packed(x, x, _facts(cos, sin, table.pairing == "adjacent", table.start)))
     torch.autograd.graph.increment_version(x)  # autograd must know that saved values are gone
     return x
 
@@ -205,7 +214,7 @@ def _rotate_op(
 ) -> Tensor:
     x = x if x.stride(-1) == 1 else x.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype)
-    _run(_packed(x, out, cos, sin, adjacent, start, direction))
+    _run(_packed(x, out, _facts(cos, sin, adjacent, start), direction))
     return out
 
 
@@ -230,31 +239,23 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _rotate_op.register_autograd(_backward, setup_context=_save)
 
 
-def _packed(
-    x: Tensor,
-    out: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    adjacent: bool,
-    start: int,
-    direction: float = 1.0,
-) -> bytes:
+def _facts(cos: Tensor, sin: Tensor, adjacent: bool, start: int) -> _Facts:
+    """What the kernel reads of contiguous tables."""
     rows, tokens, pairs = cos.shape
+    batch = 0 if rows == 1 else tokens * pairs
+    return cos.data_ptr(), sin.data_ptr(), pairs, start, batch, adjacent
+
+
+def _packed(x: Tensor, out: Tensor, facts: _Facts, direction: float = 1.0) -> bytes:
     strides = x.stride()
-    out_strides = strides if out is x else out.stride()
     return _CALL.pack(
         x.data_ptr(),
         out.data_ptr(),
-        cos.data_ptr(),
-        sin.data_ptr(),
         *x.shape,
-        start,
-        pairs,
-        *strides[:3],
-        *out_strides[:3],
-        0 if rows == 1 else tokens * pairs,
-        adjacent,
+        *strides,
+        *(strides if out is x else out.stride()),
         x.dtype is torch.bfloat16,
+        *facts,
         direction,
     )
 

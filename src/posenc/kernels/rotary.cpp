@@ -67,13 +67,15 @@ INLINE void adjacent_row(const T* x, T* out, const float* cos, const float* sin,
 struct Call {
   const void* x;
   void* out;
+  int64_t batch, heads, tokens, head_dim;
+  int64_t x_batch, x_head, x_token, x_channel;  // strides, in elements; of a channel 1
+  int64_t out_batch, out_head, out_token, out_channel;
+  int64_t is_bfloat16;
   const float* cos;
   const float* sin;
-  int64_t batch, heads, tokens, head_dim, start, pairs;
-  int64_t x_batch, x_head, x_token, out_batch, out_head, out_token;
+  int64_t pairs, start;
   int64_t table_batch;  // 0 where one table serves every row of the batch
   int64_t adjacent;
-  int64_t is_bfloat16;
   float direction;
 };
 
