@@ -78,3 +78,11 @@ def test_nothing_beside_a_view_is_written() -> None:
     rotate_qk(view, view[:, :0], tables(), inplace=True)
     view.copy_(before.transpose(1, 2)[:, 1:5, :, 4 : WIDTH + 4])
     assert torch.equal(whole, before)
+
+
+def test_a_library_of_another_version_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an update that was not installed, say: its struct is laid out differently."""
+    monkeypatch.setattr(native, "VERSION", native.VERSION + 1)
+    library, why = native._load()
+    assert library is None
+    assert why is not None and "install posenc again" in why

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 LIBRARY = Path(__file__).with_name("_rotary.so")
+VERSION = 2  # of the calls below, as the library was built for them
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -39,19 +40,30 @@ _CALL = struct.Struct("2P 13q 2P 4q f4x")
 _Facts = tuple[int, int, int, int, int, bool]
 
 
-def _load() -> ctypes.CDLL | None:
+def _load() -> tuple[ctypes.CDLL | None, str | None]:
+    """The library, or why there is none."""
+    again = "install posenc again with a C++ compiler present"
     try:
         library = ctypes.CDLL(str(LIBRARY))
     except OSError:
-        return None
+        return None, f"the kernel was not built ({LIBRARY.name}): {again}"
+    try:
+        version = library.posenc_version()
+    except AttributeError:
+        version = 1  # had no such function
+    if version != VERSION:
+        return None, (
+            f"{LIBRARY.name} was built from another source (version {version}, this is {VERSION}): "
+            + again
+        )
     library.posenc_rotate.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
     library.posenc_rotate.restype = None
     library.posenc_use_pool.argtypes = (ctypes.c_void_p,) * 3
     library.posenc_use_pool.restype = None
-    return library
+    return library, None
 
 
-_KERNEL = _load()
+_KERNEL, _WHY_MISSING = _load()
 
 
 @cache
@@ -91,9 +103,7 @@ if hasattr(os, "register_at_fork"):
 
 def missing() -> str | None:
     """Why the kernel cannot run here, or None where it can."""
-    if _KERNEL is not None:
-        return None
-    return f"the kernel was not built ({LIBRARY.name}): install posenc with a C++ compiler present"
+    return _WHY_MISSING
 
 
 def fits(x: Tensor, table: Table) -> bool:

@@ -172,6 +172,9 @@ extern "C" void posenc_use_pool(void* parallel, void* thread_num, void* num_thre
   pool.num_threads = reinterpret_cast<int (*)()>(num_threads);
 }
 
+// Of struct Call and the functions below; the Python side refuses a library of another version.
+extern "C" int64_t posenc_version() { return 2; }
+
 // Rotates num_calls tensors (queries and keys).
 extern "C" void posenc_rotate(const Call* calls, int64_t num_calls, int64_t num_threads) {
   Job job{calls, num_calls};
