@@ -195,6 +195,22 @@ ABOUT = {
     "Other rotations, and keys that code and weights read differently": "Not for queries and keys "
     "alone, or not by the token's number; and single keys where the model's code and what it was "
     "trained with say different things: there posenc reads what it was trained with.",
+    "Sinusoids": "The model's own module gives the vectors of 64 positions, at an odd width, behind "
+    "a cache and of padded ids where it takes them. Equal means one float32 rounding where it "
+    "computes in float64, and up to six of the angle more where it rounds frequency and angle.",
+    "Sinusoids of several coordinates": "Cells of a grid, of padded images (real ones), or boxes. "
+    "Equal means the same as for sinusoids.",
+    "Learned tables": "The model's module with random vectors, for tokens padded on either side and "
+    "behind a cache. Equal means the same rows, bit for bit.",
+    "Learned tables of several coordinates": "The same for rows and columns, or lines and places.",
+    "Tables of cells for images of another size": "The model's own `interpolate_pos_encoding`, from "
+    "5 × 5 cells to four other grids, larger, smaller and not square. Equal means that class tokens "
+    "are the same bit for bit and cells within 8 float32 roundings of the largest: theirs are sums "
+    "of up to 16 products.",
+    "Fourier features": "Random frequencies at random points, and even bands. Equal means the same "
+    "as for sinusoids.",
+    "Diffusion times": "Features of three times, before the network that reads them. Equal means "
+    "the same as for sinusoids.",
 }
 
 

@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 from conformance import positions_of_models, special
 from conformance.check import Check
+from conformance.learned_tables import axial_table_checks, resized_checks, table_checks
 from conformance.several_axes import mrope_checks, vision_checks
+from conformance.sinusoids import (
+    axial_checks,
+    fourier_checks,
+    sinusoid_checks,
+    timestep_checks,
+)
 
 __all__ = ["GROUPS"]
 
@@ -14,4 +21,11 @@ GROUPS: dict[str, Callable[[], list[Check]]] = {
     "Vision encoders": vision_checks,
     "Positions of text, images and videos": lambda: positions_of_models.CHECKS,
     "Other rotations, and keys that code and weights read differently": lambda: special.CHECKS,
+    "Sinusoids": sinusoid_checks,
+    "Sinusoids of several coordinates": axial_checks,
+    "Learned tables": table_checks,
+    "Learned tables of several coordinates": axial_table_checks,
+    "Tables of cells for images of another size": resized_checks,
+    "Fourier features": fourier_checks,
+    "Diffusion times": timestep_checks,
 }

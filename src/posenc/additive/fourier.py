@@ -26,8 +26,8 @@ class RandomFourier(nn.Module):
     >>> learned = RandomFourier(256, learned=True)    # Li 2021, arXiv 2106.02795, before its MLP
 
     F is drawn from a normal distribution of standard deviation `scale`, and saved with the model (a
-    parameter without gradient, which no optimizer moves): a
-    checkpoint means nothing without its own. SAM's (x, y) are `2 · (pixel + ½) / size − 1`.
+    parameter without gradient, which no optimizer moves): a checkpoint means nothing without its
+    own. SAM's (x, y) are `2 · (pixel + ½) / size − 1`.
     """
 
     real_positions = True
