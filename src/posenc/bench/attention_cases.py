@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from posenc.attention import KVCache, MultiHeadAttention, attention, linear_attention
 from posenc.bench import peers
 from posenc.bench.work import OURS, Case, Side, Target, Work
-from posenc.bias import Alibi, T5Bias
+from posenc.bias import Alibi, Kerple, Sandwich, T5Bias
 from posenc.contracts import Scheme
 from posenc.relative import Shaw
 from posenc.rotary import Rope
@@ -37,6 +37,8 @@ def _schemes() -> dict[str, Callable[[], Scheme]]:
         "rope": lambda: Scheme(rotary=Rope(HEAD_DIM)),
         "alibi": lambda: Scheme(bias=Alibi(HEADS)),
         "t5": lambda: Scheme(bias=T5Bias(HEADS, bidirectional=False)),
+        "kerple": lambda: Scheme(bias=Kerple(HEADS)),
+        "sandwich": lambda: Scheme(bias=Sandwich(HEADS)),
         "shaw": lambda: Scheme(relative=Shaw(HEAD_DIM, max_distance=16)),
     }
 
@@ -224,37 +226,51 @@ ATTENTION: tuple[Case, ...] = (
     Case(
         "attention-alibi",
         "Attention under ALiBi",
-        BIASED,
+        (*BIASED, 65536),
         partial(_biased, name="alibi"),
         (
             Target(NONE, 1.05, (1024,)),
             Target(NONE, 0.85, (4096,)),
             Target(NONE, 0.5, (16384,)),
+            Target(NONE, 0.3, (65536,)),
         ),
         gate_length=600,
         memory=True,
     ),
-    Case(
-        "attention-t5",
-        "Attention under T5's bias",
-        BIASED,
-        partial(_biased, name="t5"),
-        (
-            Target(NONE, 1.1, (1024,)),
-            Target(NONE, 1.2, (4096,)),
-            Target(NONE, 1.15, (16384,)),
-        ),
-        gate_length=600,
-        memory=True,
+    *(
+        Case(
+            f"attention-{name}",
+            f"Attention under {title}",
+            BIASED,
+            partial(_biased, name=name),
+            (
+                Target(NONE, 1.1, (1024,)),
+                Target(NONE, 1.2, (4096,)),
+                Target(NONE, 1.15, (16384,)),
+            ),
+            gate_length=600,
+            memory=True,
+        )
+        for name, title in (
+            ("t5", "T5's bias"),
+            ("kerple", "KERPLE"),
+            ("sandwich", "Sandwich"),
+        )
     ),
-    Case(
-        "attention-t5-training",
-        "Attention under T5's bias, forward and backward",
-        (1024, 4096),
-        partial(_biased_training, name="t5"),
-        (Target(DENSE, 1 / 3, (4096,)),),
-        gate_length=600,
-        memory=True,
+    *(
+        Case(
+            f"attention-{name}-training",
+            f"Attention under {title}, forward and backward",
+            lengths,
+            partial(_biased_training, name=name),
+            (Target(DENSE, 1 / 3, (4096,)),),
+            gate_length=600,
+            memory=True,
+        )
+        for name, title, lengths in (
+            ("t5", "T5's bias", (1024, 4096)),
+            ("kerple", "KERPLE", (4096,)),
+        )
     ),
     Case(
         "attention-shaw",

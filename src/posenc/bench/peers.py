@@ -10,7 +10,14 @@ from torch import Tensor
 
 from posenc.bench.work import Side, UnavailableError
 
-__all__ = ["PEERS", "flex_attention", "rotary_embedding_torch", "transformers", "x_transformers"]
+__all__ = [
+    "PEERS",
+    "flex_attention",
+    "rotary_embedding_torch",
+    "transformers",
+    "transformers_tables",
+    "x_transformers",
+]
 
 PEERS = (
     "transformers",
@@ -42,6 +49,19 @@ def transformers(length: int, dim: int, dtype: torch.dtype, *, compiled: bool = 
         apply = torch.compile(apply)
     cos, sin = _tables(length, dim, dtype)
     return lambda q, k: apply(q, k, cos, sin)
+
+
+def transformers_tables(dim: int) -> Side:
+    """The cosines and sines of its Llama: float32 angles, each pair's column twice."""
+    module = _module("transformers.models.llama.modeling_llama")
+    config = _module("transformers").LlamaConfig(hidden_size=dim, num_attention_heads=1)
+    made, like = module.LlamaRotaryEmbedding(config), torch.zeros(1)
+
+    def run(at: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = made(like, at[None])
+        return cos[0, :, : dim // 2], sin[0, :, : dim // 2]
+
+    return run
 
 
 def rotary_embedding_torch(length: int, dim: int, dtype: torch.dtype) -> Side:

@@ -49,6 +49,22 @@ def _available(
     return sides, absent
 
 
+def _peers(
+    pairing: str, length: int, dim: int, dtype: torch.dtype, *, training: bool = False
+) -> dict[str, Callable[[], Side]]:
+    """Those that rotate pairs of this kind."""
+    if pairing == "adjacent":
+        return {
+            "rotary-embedding-torch": lambda: peers.rotary_embedding_torch(length, dim, dtype),
+            "x-transformers": lambda: peers.x_transformers(length, dim, dtype),
+        }
+    eager = {"transformers": lambda: peers.transformers(length, dim, dtype)}
+    if not training:
+        return eager
+    compiled = partial(peers.transformers, length, dim, dtype, compiled=True)
+    return eager | {"transformers-compiled": compiled}
+
+
 def _plain(
     length: int, against: frozenset[str], *, dtype: torch.dtype, inplace: bool, pairing: str
 ) -> Work:
@@ -56,16 +72,8 @@ def _plain(
     rope = Rope(HEAD_DIM, pairing=pairing)  # pyright: ignore[reportArgumentType]
     positions = torch.arange(length)
     tables = rope.tables(positions, positions)
-    asked: dict[str, Callable[[], Side]] = {
-        "transformers": lambda: peers.transformers(length, HEAD_DIM, dtype),
-    }
-    if pairing == "adjacent":
-        asked = {
-            "rotary-embedding-torch": lambda: peers.rotary_embedding_torch(length, HEAD_DIM, dtype),
-            "x-transformers": lambda: peers.x_transformers(length, HEAD_DIM, dtype),
-        }
     sides = {OURS: _ours(tables, inplace=inplace), "limit": _once if inplace else _copied}
-    found, absent = _available(asked, against)
+    found, absent = _available(_peers(pairing, length, HEAD_DIM, dtype), against)
     return Work(
         _qk(length, dtype),
         sides | found,
@@ -86,20 +94,14 @@ def _copied(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     return q.clone(), k.clone()
 
 
-def _training(length: int, against: frozenset[str]) -> Work:
+def _training(length: int, against: frozenset[str], *, pairing: str) -> Work:
     """Forward and backward at `[4, 12, T, 64]`."""
     batch, heads, dim = TRAINING
     draw = torch.Generator().manual_seed(0)
     q, k = (torch.randn(batch, heads, length, dim, generator=draw).requires_grad_() for _ in "qk")
     positions = torch.arange(length)
-    tables = Rope(dim).tables(positions, positions)
-    asked: dict[str, Callable[[], Side]] = {
-        "transformers": lambda: peers.transformers(length, dim, torch.float32),
-        "transformers-compiled": lambda: peers.transformers(
-            length, dim, torch.float32, compiled=True
-        ),
-    }
-    found, absent = _available(asked, against)
+    tables = Rope(dim, pairing=pairing).tables(positions, positions)  # pyright: ignore
+    found, absent = _available(_peers(pairing, length, dim, torch.float32, training=True), against)
     sides = {OURS: _ours(tables)} | found
     ahead = [torch.randn(x.shape, generator=draw) for x in (q, k)]
     return Work(
@@ -143,6 +145,26 @@ def _form(length: int, against: frozenset[str], *, form: str) -> Work:
         q, k = fused[:, :HEADS], fused[:, HEADS : HEADS + KEY_HEADS]
     sides = {OURS: _ours(tables, inplace=True), "full rotation": _ours(full, inplace=True)}
     return Work((q, k), sides, _right(tables), 1e-5, frozenset({"full rotation"}))
+
+
+def _tables(length: int, against: frozenset[str]) -> Work:
+    """Cosines and sines of every position, from float64 angles."""
+    positions = torch.arange(length)
+    rope = Rope(HEAD_DIM)
+
+    def ours(at: Tensor) -> tuple[Tensor, Tensor]:
+        table = rope.table(at)
+        return table.cos[0], table.sin[0]
+
+    def right(at: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = torch.arange(HEAD_DIM // 2, dtype=torch.float64)
+        angle = at.double()[:, None] * 10_000.0 ** (-2 * pairs / HEAD_DIM)
+        return angle.cos(), angle.sin()
+
+    found, absent = _available(
+        {"transformers": lambda: peers.transformers_tables(HEAD_DIM)}, against
+    )
+    return Work((positions,), {OURS: ours} | found, right, 1e-7, peer_tolerance=1e-4, absent=absent)
 
 
 LENGTHS = (1024, 8192)
@@ -204,8 +226,22 @@ ROTATION: tuple[Case, ...] = (
         "rotate-training",
         "Rotation, forward and backward, [4, 12, T, 64]",
         (2048,),
-        _training,
+        partial(_training, pairing="half"),
         (Target("transformers", 1 / 5), Target("transformers-compiled", 1 / 2)),
+    ),
+    Case(
+        "rotate-training-adjacent",
+        "Rotation of adjacent pairs, forward and backward, [4, 12, T, 64]",
+        (2048,),
+        partial(_training, pairing="adjacent"),
+        (Target("rotary-embedding-torch", 1 / 5), Target("x-transformers", 1 / 5)),
+    ),
+    Case(
+        "tables",
+        "Tables of 64 pairs from float64 angles",
+        (131_072,),
+        _tables,
+        (Target("transformers", 1.5),),
     ),
     *(
         Case(

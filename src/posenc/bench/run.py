@@ -12,13 +12,14 @@ import numpy as np
 from posenc.bench.attention_cases import ATTENTION
 from posenc.bench.peers import PEERS
 from posenc.bench.rotation_cases import ROTATION
+from posenc.bench.start_cases import START
 from posenc.bench.timing import interleaved, quantiles
 from posenc.bench.work import OURS, Case, Work, disagreement
 from posenc.records import CellStore
 
 __all__ = ["CASES", "Settings", "chosen", "growth", "measure", "points", "run_all"]
 
-CASES: dict[str, Case] = {case.name: case for case in (*ROTATION, *ATTENTION)}
+CASES: dict[str, Case] = {case.name: case for case in (*ROTATION, *ATTENTION, *START)}
 Report = Callable[[str], None]
 
 
