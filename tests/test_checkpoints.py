@@ -9,15 +9,21 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from causal_models import causal_model
+from conformance.checkpoints import CONVERTED, OTHERS, REFUSED, saved
 from posenc import Rope, rotate_qk
 from posenc.interop.checkpoints import CheckpointError, Heads, convert, permute, permute_fused
 from posenc.interop.checkpoints.files import read_header
+from posenc.interop.hf import scheme_from_config
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -252,6 +258,14 @@ def test_a_sharded_checkpoint_is_converted_file_by_file(tmp_path: Path) -> None:
     "model.vision_tower.layers.0.self_attn.q_proj.weight",
     "model.layers.2.self_attn.q_proj.weight",
     "q_proj.weight",
+    "model.layers.0.self_attn.norm_q.weight",  # norms in attention that may be of queries and keys
+    "model.layers.0.self_attn.ln_k.weight",
+    "model.layers.0.self_attn.experts.input_linear.weight",  # JetMoE: queries come from experts
+    "model.layers.0.self_attn.kv_proj.weight",
+    "model.layers.0.lambda_1",
+    "shared_attention.fused.weight",
+    "transformer.block.0.fused.weight",  # a layer, but not by a name that is known
+    "depth_decoder.layers.0.self_attn.v_proj.linear.weight",
 ])  # fmt: skip
 def test_a_tensor_that_is_not_recognised_stops_everything_by_name(
     tmp_path: Path, name: str
@@ -262,6 +276,86 @@ def test_a_tensor_that_is_not_recognised_stops_everything_by_name(
     assert [path.name for path in tmp_path.iterdir()] == ["half"]
     done = convert(source, tmp_path / "out", to="adjacent", keep=[name])
     assert name in done.kept and len(done.moved) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("model.layers.0.self_attn.gate_bias", (4,)),  # one number for a head
+        ("model.layers.0.layer_scalar", (1,)),
+        ("model.layers.1.new.scale", (7, 3)),  # heads turn 8 channels
+        ("model.layers.1.new.count", ()),
+        ("decoder.bias", (40,)),
+        ("cls.predictions.transform.weight", (32, 32)),
+    ],
+)
+def test_what_cannot_reach_the_scores_stays(
+    tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    source = folder(tmp_path / "half", {**llama_weights(), name: torch.randn(shape)})
+    done = convert(source, tmp_path / "out", to="adjacent")
+    assert name in done.kept and len(done.moved) == 6
+
+
+def test_a_number_for_each_channel_that_turns_may_reach_them(tmp_path: Path) -> None:
+    name = "model.layers.1.new.scale"
+    source = folder(tmp_path / "half", {**llama_weights(), name: torch.randn(8)})
+    with pytest.raises(CheckpointError, match=f"'{name}'"):
+        convert(source, tmp_path / "out", to="adjacent")
+
+
+def test_all_of_a_layer_that_does_not_rotate_stays(tmp_path: Path) -> None:
+    config = {**LLAMA, "model_type": "smollm3", "no_rope_layers": [1, 0]}
+    names = [f"model.layers.{layer}.self_attn.unknown.weight" for layer in (0, 1)]
+    source = folder(tmp_path / "one", llama_weights() | {names[1]: torch.randn(32, 32)}, config)
+    done = convert(source, tmp_path / "out", to="adjacent")
+    assert names[1] in done.kept and all(".0." in name for name in done.moved)
+    source = folder(tmp_path / "two", llama_weights() | {names[0]: torch.randn(32, 32)}, config)
+    with pytest.raises(CheckpointError, match=names[0]):
+        convert(source, tmp_path / "out2", to="adjacent")
+
+
+def test_two_stacks_of_layers_that_differ_are_refused(tmp_path: Path) -> None:
+    """Layer 1 of which stack is it that does not rotate?"""
+    config = {**LLAMA, "model_type": "smollm3", "no_rope_layers": [1, 0]}
+    weights = {
+        f"draft.{name}": weight for name, weight in llama_weights().items() if "layers" in name
+    }
+    source = folder(tmp_path / "half", llama_weights() | weights, config)
+    with pytest.raises(CheckpointError, match=r"draft\.model\.layers\. and in model\.layers\."):
+        convert(source, tmp_path / "out", to="adjacent")
+    assert len(convert(source, tmp_path / "out", to="adjacent", keep=["draft.*"]).moved) == 3
+    alike = folder(tmp_path / "alike", llama_weights() | weights)
+    assert len(convert(alike, tmp_path / "out2", to="adjacent").moved) == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "to"),
+    [("gemma4_text", "attention_k_eq_v", "adjacent"), ("roformer", "rotary_value", "half")],
+)
+def test_values_that_share_what_keys_do_are_refused(
+    tmp_path: Path, kind: str, key: str, to: Any
+) -> None:
+    """Their channels would change places, and the output projection still read the old ones."""
+    saved(causal_model(kind, **{key: True}), tmp_path / "source")
+    with pytest.raises(ValueError, match=key):
+        convert(tmp_path / "source", tmp_path / "out", to=to)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_every_causal_family_that_rotates_is_accounted_for() -> None:
+    """A family that a new version of transformers adds fails here, not in silence."""
+    listed = {*CONVERTED, *REFUSED, *OTHERS}
+    rotating = {kind for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if _rotates(kind)}
+    assert len(rotating) > 130 and rotating <= listed, sorted(rotating - listed)
+
+
+def _rotates(kind: str) -> bool:
+    try:
+        scheme: Any = scheme_from_config(CONFIG_MAPPING[kind]().to_dict())
+    except (ValueError, StrictDataclassError):  # not read here, or its defaults do not fit
+        return False
+    return any(layer.rotary is not None for layer in getattr(scheme, "layers", ()))
 
 
 def test_heads_that_do_not_fit_the_rows_are_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
+from causal_models import causal_model
 from live_models import MROPE, TYPES, logits, model, mrope_model, tokens
 from posenc import DynamicNTK, Linear, MRope, Rope, Scheme, Yarn
 from posenc.interop.checkpoints import convert
@@ -225,6 +226,18 @@ def test_a_swap_of_pairing_leaves_other_models_of_the_class_alone() -> None:
     with set_rope(made, replace(own_ropes(made), pairing="adjacent")):
         assert torch.equal(logits(other), before)
         assert not torch.equal(logits(made), before)
+
+
+def test_keys_that_are_normed_after_they_turned_cannot_be_turned_again() -> None:
+    """HunYuan: the weights of a norm lie between the rotation and the cache."""
+    made = causal_model("hunyuan_v1_dense")
+    with set_rope(made, Rope(8, base=100.0)):
+        cache = filled(made, tokens())
+    with (
+        set_rope(made, Rope(8)) as swap,
+        pytest.raises(ValueError, match="HunYuanDenseV1ForCausalLM norms keys after it rotates"),
+    ):
+        swap.move_cache(cache)
 
 
 # --- caches ---

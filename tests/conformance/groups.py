@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from conformance import positions_of_models, special
 from conformance.check import Check
+from conformance.checkpoints import checkpoint_checks
 from conformance.learned_tables import axial_table_checks, resized_checks, table_checks
 from conformance.several_axes import mrope_checks, vision_checks
 from conformance.sinusoids import (
@@ -28,4 +29,5 @@ GROUPS: dict[str, Callable[[], list[Check]]] = {
     "Tables of cells for images of another size": resized_checks,
     "Fourier features": fourier_checks,
     "Diffusion times": timestep_checks,
+    "Checkpoints in the other pairing": checkpoint_checks,
 }

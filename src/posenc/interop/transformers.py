@@ -17,6 +17,7 @@ from posenc.interop.live.changes import (
     restore_attribute,
     scale_changes,
 )
+from posenc.interop.live.functions import applied_in, normed_after
 from posenc.interop.live.guard import CacheGuard, stamp_cache, stamp_of
 from posenc.interop.live.modules import Form, SwappedForward, layer_types, probe, rotary_modules
 from posenc.interop.live.move import move_keys
@@ -105,6 +106,11 @@ class RopeSwap:
         stamp = stamp_of(cache)
         if stamp is None or not self.guards or self.guards[0].stamp is None:
             raise ValueError("only a cache filled under set_rope can be moved, to a swap in place")
+        if any(normed_after(module) for module, _, _ in applied_in(self.model)):
+            raise ValueError(
+                f"{type(self.model).__name__} norms keys after it rotates them: what it caches "
+                "cannot be turned any more; start a new cache"
+            )
         config: Any = self.model.config
         move_keys(
             cache,

@@ -14,7 +14,7 @@ from torch import Tensor
 from posenc.contracts import Pairing
 from posenc.interop.checkpoints.files import CheckpointError, Header, Stored, read_header, rewrite
 from posenc.interop.checkpoints.heads import Layout, layout_from
-from posenc.interop.checkpoints.layouts import Plan, plan
+from posenc.interop.checkpoints.layouts import Plan, check_numbering, plan
 from posenc.interop.checkpoints.permutation import check_pairing, row_order
 
 __all__ = ["Conversion", "convert", "load_config", "weight_files"]
@@ -68,14 +68,19 @@ def convert(
     if found == to:
         raise CheckpointError(f"{source} is {to} already: there is nothing to convert")
     plans = _plans(headers, layout, keep)
+    check_numbering([name for name in _names(headers) if not _is_kept(name, keep)], layout)
+    if layout.values_are_keys:
+        raise CheckpointError(
+            "attention_k_eq_v is set: the channels of values would change places too, and the "
+            "output projection still read them in the old order"
+        )
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         noted, left_out = _write(source, temporary, headers, plans, config, to)
         os.replace(temporary, target)
     finally:
         _remove(temporary)
-    names = [tensor.name for header in headers for tensor in header.tensors]
-    kept = tuple(name for name in names if name not in plans)
+    kept = tuple(name for name in _names(headers) if name not in plans)
     return Conversion(found, to, tuple(plans), kept, noted, left_out)
 
 
@@ -127,13 +132,20 @@ def _plans(headers: Sequence[Header], layout: Layout, keep: Sequence[str]) -> di
     plans = {}
     for header in headers:
         for tensor in header.tensors:
-            kept = any(fnmatchcase(tensor.name, pattern) for pattern in keep)
-            found = None if kept else plan(tensor, layout)
+            found = None if _is_kept(tensor.name, keep) else plan(tensor, layout)
             if found is not None:
                 plans[tensor.name] = found
     if not plans:
         raise CheckpointError("no tensor of this checkpoint turns: there is nothing to convert")
     return plans
+
+
+def _names(headers: Sequence[Header]) -> list[str]:
+    return [tensor.name for header in headers for tensor in header.tensors]
+
+
+def _is_kept(name: str, keep: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in keep)
 
 
 def _write(

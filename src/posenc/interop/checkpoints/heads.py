@@ -10,7 +10,13 @@ from posenc.interop.checkpoints.permutation import Heads
 
 __all__ = ["LayerHeads", "Layout", "layout_from"]
 
-NUM_HEADS = ("num_attention_heads", "n_heads", "n_head", "num_heads")
+NUM_HEADS = (
+    "num_attention_heads_per_layer",
+    "num_attention_heads",
+    "n_heads",
+    "n_head",
+    "num_heads",
+)
 NUM_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv", "kv_n_heads")
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 SINGLE_KEYS = (
@@ -62,6 +68,7 @@ class Layout:
     model_type: str
     layers: tuple[LayerHeads, ...]
     pairing: Pairing | None = None  # what models of this config rotate; None where layers differ
+    values_are_keys: bool = False  # Gemma 4 in some sizes: one projection for both
 
 
 def layout_from(config: Mapping[str, Any]) -> Layout:
@@ -76,7 +83,7 @@ def layout_from(config: Mapping[str, Any]) -> Layout:
         raise CheckpointError(f"{model.model_type} has an encoder and a decoder: not supported")
     section = _section(config)
     layers = tuple(
-        _layer(section, scheme, index, model.model_type)
+        _layer(_of_layer(section, index), scheme, index, model.model_type)
         for index, scheme in enumerate(model.layers)
     )
     ropes: list[Any] = [scheme.rotary for scheme in model.layers if scheme.rotary is not None]
@@ -89,7 +96,8 @@ def layout_from(config: Mapping[str, Any]) -> Layout:
         section.get("num_nextn_predict_layers") or 0
     )  # DeepSeek: stored after the last layer
     layers += (layers[-1],) * predicting
-    return Layout(model.model_type, layers, pairings.pop() if len(pairings) == 1 else None)
+    one = pairings.pop() if len(pairings) == 1 else None
+    return Layout(model.model_type, layers, one, bool(section.get("attention_k_eq_v")))
 
 
 def _layer(section: Mapping[str, Any], scheme: Scheme, index: int, model_type: str) -> LayerHeads:
@@ -122,6 +130,8 @@ def _num_kv_heads(section: Mapping[str, Any], num_heads: int, index: int, model_
     nested = section.get("attn_config")  # DBRX
     nested = nested if isinstance(nested, Mapping) else {}
     found = _count({**nested, **section}, NUM_KV_HEADS, index)
+    if model_type == "mimo_v2_flash" and section["layer_types"][index] == "sliding_attention":
+        return 2 * section.get("num_key_value_heads", 4)  # its code doubles them, no key says so
     return num_heads if found is None else found
 
 
@@ -133,6 +143,13 @@ def _count(section: Mapping[str, Any], keys: tuple[str, ...], index: int) -> int
         if value is not None:
             return int(value)
     return None
+
+
+def _of_layer(section: Mapping[str, Any], index: int) -> Mapping[str, Any]:
+    """What a config says of one layer, with what that layer has otherwise (Gemma 4)."""
+    others = section.get("per_layer_config") or {}
+    number = {int(key): value for key, value in others.items()}
+    return {**section, **number.get(index, {})}
 
 
 def _section(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ and still writes fluent nonsense (TinyLlama#24), so a name that is not listed he
 
 import math
 import re
+from collections.abc import Sequence
 
 import torch
 
@@ -13,7 +14,7 @@ from posenc.interop.checkpoints.files import CheckpointError, Stored
 from posenc.interop.checkpoints.heads import LayerHeads, Layout
 from posenc.interop.checkpoints.permutation import Heads, row_order
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Plan", "check_numbering", "plan"]
 
 Plan = tuple[tuple[Heads, ...], int]  # runs of rows, and how many times they repeat
 
@@ -33,7 +34,7 @@ GROUPED += ("internlm2",)
 BLOCKS = ("phi3", "phi3small", "phi4mm", "phi4_multimodal", "chatglm", "baichuan", "qwen", "dbrx")
 BLOCKS += ("modernbert", "modernbert-decoder", "nomic_bert")
 
-MOVED = ("weight", "bias", "base_layer.weight", "base_layer.bias", "lora_B.weight")
+MOVED = ("weight", "bias", "linear.weight", "base_layer.weight", "base_layer.bias", "lora_B.weight")
 MOVED += ("lora_B.default.weight", "lora_magnitude_vector", "lora_magnitude_vector.default.weight")
 SCALES = ("weight_scale", "weight_scale_inv")
 BLOCK = 128  # rows that share a scale in DeepSeek's float8
@@ -41,17 +42,31 @@ STILL = ("lora_A.weight", "lora_A.default.weight", "input_scale", "output_scale"
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks)\.(\d+)\.")
 # Parts with positions of their own, or with none: what the config says does not hold for them.
-FOREIGN = re.compile(r"vis(ion|ual)|audio|image|speech|cross_?att|encoder_attn|indexer|talker|mtp")
-STAYS = re.compile(
+FOREIGN = re.compile(
+    r"vis(ion|ual)|audio|image|speech|cross_?att|encoder_attn|indexer|talker|mtp|depth_decoder"
+)
+ATTENTION = re.compile(r"(^|\.)((self_)?att(n|ention)|temporal_block)(\.|$)")
+# In attention, what reads the hidden state for something else or comes after the scores.
+BESIDE = re.compile(
     r"""(^|\.)(
-      v_proj|wv|value|v_norm|q_a_proj|kv_b_proj                          # attention: what never turns
-      |o_proj|wo|Wo|out_proj|dense|c_proj|o_norm|sinks|g_proj|gate_proj
+      v_proj|wv|value|v_norm|q_a_proj|kv_b_proj|(q|kv)_a_(layer)?norm
+      |o_proj|wo|Wo|out_proj|dense|dense_bias|c_proj|o_norm|attn_sub_norm|output|sinks
+      |g_proj|gate_proj|q_gate_proj|dt_proj                   # gates of what attention gives
+      |lambda_[qk][12]                                        # Diff Llama: two numbers for a layer
       |(attn|attention)\.(masked_)?bias|inv_freq|rope\.freqs
-      |mlp|feed_forward|ffn|block_sparse_moe|moe|experts?|shared_experts?|router|gate
-      |linear_attn|mamba|conv|short_conv
+    )(\.|$)""",
+    re.VERBOSE,
+)
+# Outside attention, what reads and writes hidden states: their channels never turn.
+HIDDEN = re.compile(
+    r"""(^|\.)(
+      \w*mlp|feed_forward|ffn|block_sparse_moe|moe|experts?|shared_experts?|router|gate
+      |linear_attn|mamba|conv|short_conv|inv_freq|rope\.freqs
       |\w*norms?\w*|ln_\w+|ln
-      |\w*embed\w*|wte|wpe|lm_head|output|output_layer|score|classifier
-      |fc\d|fc_(in|out)|dense_(h_to_4h|4h_to_h)|w[123]|(up|down)_proj
+      |\w*embed\w*|wte|wpe|lm_head|output|output_layer|score|classifier|dense
+      |fc\d|fc_(in|out)|dense_(h_to_4h|4h_to_h)|w[123]|(gate|up|down)_proj
+      |altup\w*|laurel|per_layer_\w+|\w*residual\w*|(attn|ffn)_hc|hc_head|(\w+_)?hyper_connection\w*
+      |decoder\.(weight|bias)|predictions|z_[LH]_init        # heads, and a first state
     )(\.|$)""",
     re.VERBOSE,
 )
@@ -68,7 +83,7 @@ def plan(tensor: Stored, layout: Layout) -> Plan | None:
     parts = tensor.name.split(".")
     found = [i for i, part in enumerate(parts) if part in ROLES]
     if not found:
-        if STAYS.search(tensor.name):
+        if _stays(tensor, layout):
             return None
         raise unknown(tensor, "whether its rows turn depends on what it is")
     role, leaf = ROLES[parts[found[0]]], ".".join(parts[found[0] + 1 :])
@@ -79,7 +94,7 @@ def plan(tensor: Stored, layout: Layout) -> Plan | None:
         return None
     if role in ("q_norm", "k_norm"):
         return _norm_plan(tensor, heads, role)
-    if leaf not in MOVED + SCALES:
+    if leaf not in MOVED + SCALES or len(tensor.shape) > 2:
         raise unknown(tensor, f"rows of a {leaf!r} (quantised?) cannot be told apart")
     runs, groups = _projection_plan(tensor, heads, role, layout.model_type)
     if leaf in SCALES and _scale_stays(tensor, runs, groups):
@@ -96,6 +111,17 @@ def unknown(tensor: Stored, why: str) -> CheckpointError:
     )
 
 
+def check_numbering(names: Sequence[str], layout: Layout) -> None:
+    """Raise where layers differ and two stacks of them are numbered: whose heads are whose?"""
+    found = (LAYER.search(name) for name in names)
+    stacks = sorted({match.string[: match.start(1)] for match in found if match})
+    if len(stacks) > 1 and len(set(layout.layers)) > 1:
+        raise CheckpointError(
+            f"layers are numbered in {' and in '.join(stacks)}, and those of the config differ: "
+            "which are meant is not known. Keep one stack (keep=[...], --keep)"
+        )
+
+
 def check_rows(tensor: Stored, runs: tuple[Heads, ...], groups: int, rows: int) -> None:
     """Raise unless a tensor has the rows that its heads come to."""
     expected = groups * sum(run.rows for run in runs)
@@ -106,6 +132,21 @@ def check_rows(tensor: Stored, runs: tuple[Heads, ...], groups: int, rows: int) 
             f"tensor {tensor.name!r} {list(tensor.shape)} has {rows} rows, but the config says "
             f"{times}{described} = {expected}"
         )
+
+
+def _stays(tensor: Stored, layout: Layout) -> bool:
+    """Whether a tensor that is no projection or norm of queries and keys cannot reach q·k.
+
+    By its role in attention or outside it, by its place (in a layer that does not rotate), or by its
+    shape (no axis as long as the channels that turn).
+    """
+    known = BESIDE if ATTENTION.search(tensor.name) else HIDDEN
+    if known.search(tensor.name):
+        return True
+    if not LAYER.search(tensor.name):
+        return False
+    rotary_dim = _layer(tensor, layout).rotary_dim
+    return rotary_dim == 0 or max(tensor.shape, default=0) < rotary_dim
 
 
 def _projection_plan(tensor: Stored, heads: LayerHeads, role: str, model_type: str) -> Plan:

@@ -12,6 +12,7 @@ from posenc.interop.live.functions import (
     Apply,
     applied_in,
     direction_of,
+    normed_after,
     other_pairing,
     pairing_of,
     with_globals,
@@ -85,7 +86,8 @@ def pairing_changes(model: nn.Module, pairing: Pairing, form: Form) -> list[Chan
     for module, name, function in applied_in(model):
         kinds = pairing_of(function, form)
         if kinds is not None and kinds[0] == own:
-            functions.setdefault(module, {})[name] = other_pairing(function, form, own)
+            back = normed_after(module)
+            functions.setdefault(module, {})[name] = other_pairing(function, form, own, back=back)
     if not functions:
         raise ValueError(
             f"{type(model).__name__} turns pairs ({own}) in a way that cannot be wrapped: "

@@ -4,6 +4,7 @@ transformers calls `apply_rotary_pos_emb` as a global of each modelling file. To
 model only, that model's attention modules get a `forward` of their own with other globals.
 """
 
+import dis
 import inspect
 import re
 import types
@@ -16,9 +17,17 @@ from torch import Tensor, nn
 from posenc.contracts import Pairing
 from posenc.interop.live.modules import Form
 
-__all__ = ["applied_in", "direction_of", "other_pairing", "pairing_of", "with_globals"]
+__all__ = [
+    "applied_in",
+    "direction_of",
+    "normed_after",
+    "other_pairing",
+    "pairing_of",
+    "with_globals",
+]
 
 APPLY = re.compile(r"apply_\w*(rotary|rope)")
+NORM = re.compile(r"(q|k|qk|query|key)_\w*norm")
 ROTATED = ("q", "k", "x", "xq", "xk", "tensor", "query", "key")
 TABLES = ("cos", "sin", "freqs_cis")
 
@@ -63,22 +72,45 @@ def direction_of(function: Apply, form: Form) -> int | None:
     return None if moved is None or moved.shape != channels.shape else int(moved[0].sum().sign())
 
 
-def other_pairing(function: Apply, form: Form, own: Pairing) -> Apply:
+def other_pairing(function: Apply, form: Form, own: Pairing, *, back: bool = False) -> Apply:
     """The function for queries and keys in the other pairing: they are brought to its own first.
 
-    What it returns is in its own order. Scores are the same; cached keys keep that order.
+    What it returns is in its own order, and so are cached keys: scores are the same. With `back` it
+    is brought to the order of the weights again, which a norm behind the rotation needs.
     """
-    signature, width = inspect.signature(function), 2 * form.num_pairs
+    signature, columns = inspect.signature(function), len(form.pairs) // form.num_pairs
+    other: Pairing = "adjacent" if own == "half" else "half"
 
     def apply(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
+        table = next(bound.arguments[name] for name in TABLES if name in bound.arguments)
+        width = table.shape[-1] * 2 // columns  # layer types may turn different widths (Gemma 4)
         for name in ROTATED:
             value = bound.arguments.get(name)
             if isinstance(value, Tensor):
                 bound.arguments[name] = _reordered(value, width, own)
-        return function(*bound.args, **bound.kwargs)
+        output = function(*bound.args, **bound.kwargs)
+        if not back:
+            return output
+        if isinstance(output, Tensor):
+            return _reordered(output, width, other)
+        return tuple(_reordered(x, width, other) for x in output)
 
     return apply
+
+
+def normed_after(module: nn.Module) -> bool:
+    """Whether an attention module norms queries or keys, with weights, after it rotated them.
+
+    HunYuan and IDEFICS do. What a forward applies is read off its code, in the order it stands there.
+    """
+    names = [
+        str(step.argval) for step in dis.get_instructions(inspect.unwrap(type(module).forward))
+    ]
+    applied = max(index for index, name in enumerate(names) if APPLY.match(name))
+    norms = {name for name in names[applied:] if NORM.match(name)}
+    parts = [part for name in norms if isinstance(part := getattr(module, name, None), nn.Module)]
+    return any(True for part in parts for _ in part.parameters())
 
 
 def with_globals(function: Any, changed: dict[str, Any]) -> Any:
