@@ -61,6 +61,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_theta": True}, "rope_theta = True"),
     ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "rope_theta = 10000.0: .* agree"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5: expected all 16 channels"),
+    ({"partial_rotary_factor": 1.7e308}, r"partial_rotary_factor = 1.7e\+308: expected all 16"),
     ({"rotary_dim": 8}, "rotary_dim = 8"),
     ({"hidden_size": 65}, "hidden_size = 65: expected a multiple of num_attention_heads = 4"),
     ({"hidden_size": "64"}, "hidden_size = '64': expected a whole number"),

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from posenc import Alibi, MRope, Rope, T5Bias
+from posenc import Alibi, MRope, Rope, Sinusoidal, T5Bias
 from posenc.interop.hf import (
     LearnedPositions,
     ModelScheme,
-    SinusoidalPositions,
     scheme_from_config,
 )
 from posenc.query_scale import LogScale, StepLogScale
@@ -187,7 +186,11 @@ def test_positions_that_are_added() -> None:
     assert read("roberta-base").additive == LearnedPositions(512, 768, offset=2, padding_idx=1)
     whisper = read("whisper-small")
     assert whisper.encoder is not None
-    assert isinstance(whisper.encoder.additive, SinusoidalPositions)
+    tensor2tensor = Sinusoidal(768, denominator="d-2", layout="concatenated")
+    assert whisper.encoder.additive == tensor2tensor
+    m2m100 = Sinusoidal(1024, denominator="d-2", layout="concatenated", offset=2, zero_padding=True)
+    assert read("m2m100-418m").additive == m2m100
+    assert read("marian-en-de").additive == Sinusoidal(512, layout="concatenated")
     assert whisper.additive == LearnedPositions(448, 768)
     state = torch.get_rng_state()
     assert read("opt-125m").additive.build().weight.shape == (2050, 768)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]

@@ -14,7 +14,7 @@ from posenc.interop.errors import ConfigError
 from posenc.interop.families import Family, class_defaults
 from posenc.interop.keys import Keys, shown
 from posenc.interop.layers import windows
-from posenc.interop.model_scheme import LearnedPositions, ModelScheme, SinusoidalPositions
+from posenc.interop.model_scheme import LearnedPositions, ModelScheme
 from posenc.interop.other_families import OTHER
 from posenc.interop.other_positions import Parts, other_parts
 from posenc.interop.remote_families import REMOTE
@@ -29,7 +29,6 @@ __all__ = [
     "ConfigError",
     "LearnedPositions",
     "ModelScheme",
-    "SinusoidalPositions",
     "config_from_scheme",
     "scheme_from_config",
 ]

@@ -6,12 +6,12 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from posenc.additive import Learned, Sinusoidal
-from posenc.contracts import Scheme, add_encoding
+from posenc.contracts import Scheme
 
-__all__ = ["LearnedPositions", "ModelScheme", "SinusoidalPositions", "described"]
+__all__ = ["LearnedPositions", "ModelScheme", "described"]
 
 
 @dataclass(frozen=True)
@@ -37,30 +37,6 @@ class LearnedPositions:
             )
 
 
-@dataclass(frozen=True)
-class SinusoidalPositions:
-    """Sinusoids whose first token stands at position `first` (2 in fairseq: after the padding row).
-
-    >>> positions = SinusoidalPositions(Sinusoidal(64, denominator="d-2"), first=2)
-    >>> positions.encode(torch.arange(3)).shape
-    torch.Size([3, 64])
-    """
-
-    encoding: Sinusoidal
-    first: int = 0
-
-    @property
-    def dim(self) -> int:
-        return self.encoding.dim
-
-    def encode(self, positions: Tensor) -> Tensor:
-        """`[T]` or `[B, T]` positions, from 0 -> `[..., T, dim]`."""
-        return self.encoding.encode(positions + self.first)
-
-    def __call__(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        return add_encoding(self, x, positions)
-
-
 @dataclass(frozen=True, eq=False)
 class ModelScheme:
     """Where position enters each layer of a model.
@@ -84,7 +60,7 @@ class ModelScheme:
 
     model_type: str
     layers: tuple[Scheme, ...]
-    additive: LearnedPositions | SinusoidalPositions | None = None
+    additive: LearnedPositions | Sinusoidal | None = None
     layer_types: tuple[str | None, ...] = ()
     windows: tuple[int | None, ...] = ()
     softmax_scale: float | None = None

@@ -2,7 +2,8 @@
 
 Options of a learned or sinusoidal family: `rows` and `dim` are keys (rows is the number of
 positions), `offset` rows come first, `padding` means RoBERTa's rule (the table counts the rows up
-to pad_token_id), `first` is the position of the first token, `encoder` the kind of the encoder.
+to pad_token_id), `encoder` are the options of an encoder of another kind. Others are those of
+`Sinusoidal`, where `offset="padding"` is fairseq's rule (the text begins after pad_token_id).
 """
 
 from dataclasses import replace
@@ -39,8 +40,15 @@ def many(names: str, family: Family) -> dict[str, Family]:
 
 BERT = learned()
 T5 = Family(position="t5", aliases=T5_NAMES)
-FAIRSEQ: dict[str, Any] = {"denominator": "d-2", "layout": "concatenated", "first": "padding"}
-MARIAN: dict[str, Any] = {"denominator": "d", "layout": "concatenated"}
+MARIAN: dict[str, Any] = {"layout": "concatenated"}
+TENSOR2TENSOR: dict[str, Any] = {"denominator": "d-2", "layout": "concatenated"}
+FAIRSEQ: dict[str, Any] = {**TENSOR2TENSOR, "offset": "padding", "zero_padding": True}
+MUSICGEN = Family(position="sinusoidal", options={**TENSOR2TENSOR, "first": "cosine"})
+KOSMOS = Family(
+    position="sinusoidal", options=FAIRSEQ,
+    aliases={"hidden_size": "embed_dim", "num_hidden_layers": "layers",
+             "num_attention_heads": "attention_heads"},
+)  # fmt: skip
 
 OTHER: dict[str, Family] = {
     # A table -------------------------------------------------------------------------------------
@@ -68,13 +76,25 @@ OTHER: dict[str, Family] = {
     **many("bigbird_pegasus blenderbot blenderbot-small", learned(SEQ2SEQ, seq2seq=True)),
     "whisper": learned(
         SEQ2SEQ, rows="max_target_positions", seq2seq=True,
-        encoder={"denominator": "d-2", "layout": "concatenated", "rows": "max_source_positions"},
+        encoder={"kind": "sinusoidal", "rows": "max_source_positions", **TENSOR2TENSOR},
+    ),
+    "led": learned(
+        SEQ2SEQ, rows="max_decoder_position_embeddings", seq2seq=True,
+        encoder={"kind": "learned", "rows": "max_encoder_position_embeddings"},
+    ),
+    "trocr": Family(
+        position="learned",
+        options={"offset": 2, "unless": ("use_learned_position_embeddings", FAIRSEQ)},
+        aliases={"hidden_size": "d_model", "num_hidden_layers": "decoder_layers"},
     ),
     # Sinusoids -----------------------------------------------------------------------------------
-    **many("marian pegasus", sinusoids(**MARIAN)),
-    "pegasus_x": sinusoids(denominator="d-2", layout="concatenated"),
+    **many("marian pegasus autoformer informer time_series_transformer", sinusoids(**MARIAN)),
+    "pegasus_x": sinusoids(**TENSOR2TENSOR),
     **many("m2m_100 nllb-moe fsmt speech_to_text", sinusoids(**FAIRSEQ)),
-    "xglm": Family(position="sinusoidal", options={**FAIRSEQ, "first": 2},
+    **many("kosmos_2_text_model kosmos_2_5_text_model", KOSMOS),
+    **many("musicgen_decoder musicgen_melody_decoder", MUSICGEN),
+    "tipsv2_text_model": Family(position="sinusoidal", options=TENSOR2TENSOR),
+    "xglm": Family(position="sinusoidal", options={**TENSOR2TENSOR, "offset": 2},
                    aliases={"hidden_size": "d_model", "num_hidden_layers": "num_layers"}),
     "ctrl": Family(position="sinusoidal", options=MARIAN, aliases=GPT2_NAMES),
     # T5's bias -----------------------------------------------------------------------------------
@@ -97,8 +117,7 @@ OTHER: dict[str, Family] = {
     **many("jamba nemotron_h mamba mamba2 falcon_mamba", Family(position="none")),
     # Named and refused ---------------------------------------------------------------------------
     **many("deberta deberta-v2", Family(refuse="disentangled attention is not an encoding here")),
-    "musicgen_decoder": Family(refuse="its sinusoids put cosines first"),
-    "musicgen_melody_decoder": Family(refuse="its sinusoids put cosines first"),
+    "prophetnet": Family(refuse="its decoder adds buckets of distance to a learned table"),
     "wavlm": Family(refuse="its T5 bias (num_buckets, max_bucket_distance) is gated by the queries, "
                            "and a convolution adds positions"),
     "udop": Family(refuse="it adds biases of two further axes to T5's"),

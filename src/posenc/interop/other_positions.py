@@ -13,14 +13,15 @@ from posenc.interop.errors import about
 from posenc.interop.families import Family
 from posenc.interop.keys import Keys
 from posenc.interop.layers import MAX_LAYERS, num_layers
-from posenc.interop.model_scheme import LearnedPositions, ModelScheme, SinusoidalPositions
+from posenc.interop.model_scheme import LearnedPositions, ModelScheme
 from posenc.interop.windows import layout_layers, window_layers
 
 __all__ = ["Parts", "other_parts"]
 
 MAX_BUCKETS, MAX_DISTANCE = 1024, 1 << 16  # bucket edges are exact integers: dear beyond this
 
-Additive = LearnedPositions | SinusoidalPositions
+Additive = LearnedPositions | Sinusoidal
+WAVES = ("denominator", "layout", "first", "zero_padding")  # options of Sinusoidal, as they are
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,11 @@ def _mpt_scale(keys: Keys, family: Family) -> float | None:
 
 
 def _added(keys: Keys, family: Family, model_type: str) -> Parts:
-    kind = keys.text("position_embedding_type")
-    if kind not in (None, "absolute"):
-        keys.fail("position_embedding_type", kind, "'absolute': vectors per distance are not read")
-    options = family.options
-    additive = _additive(keys, family.position, options)
+    added = keys.text("position_embedding_type")
+    if added not in (None, "absolute"):
+        keys.fail("position_embedding_type", added, "'absolute': vectors per distance are not read")
+    kind, options = _chosen(keys, family)
+    additive = _additive(keys, kind, options)
     length = _length(additive, keys, options)
     if not options.get("seq2seq"):
         return Parts((Scheme(),) * num_layers(keys), additive, max_length=length)
@@ -73,7 +74,7 @@ def _added(keys: Keys, family: Family, model_type: str) -> Parts:
         side: keys.integer(f"{side}_layers", high=MAX_LAYERS) for side in ("encoder", "decoder")
     }
     own = options.get("encoder")
-    first = additive if own is None else _additive(keys, "sinusoidal", own)
+    first = additive if own is None else _additive(keys, own["kind"], own)
     encoder = ModelScheme(
         model_type,
         (Scheme(),) * counts["encoder"],
@@ -83,16 +84,23 @@ def _added(keys: Keys, family: Family, model_type: str) -> Parts:
     return Parts((Scheme(),) * counts["decoder"], additive, encoder, max_length=length)
 
 
+def _chosen(keys: Keys, family: Family) -> tuple[str, Any]:
+    """The kind and its options: those of the family, or others where a switch is off (TrOCR)."""
+    switch, other = family.options.get("unless", (None, {}))
+    if switch is not None and not keys.flag(switch, default=True):
+        return "sinusoidal", other
+    return family.position, family.options
+
+
 def _additive(keys: Keys, kind: str, options: Any) -> Additive:
     dim = keys.integer(options.get("dim") or "hidden_size")
     if kind == "learned":
         return _table(keys, dim, options)
-    first = options.get("first", 0)
-    if first == "padding":  # fairseq: the row of padding, then the text
-        first = keys.integer("pad_token_id", low=0) + 1
+    offset = options.get("offset", 0)
+    if offset == "padding":  # fairseq: the row of padding, then the text
+        offset = keys.integer("pad_token_id", low=0) + 1
     with about("hidden_size"):
-        encoding = Sinusoidal(dim, denominator=options["denominator"], layout=options["layout"])
-    return SinusoidalPositions(encoding, first)
+        return Sinusoidal(dim, offset=offset, **{x: options[x] for x in WAVES if x in options})
 
 
 def _table(keys: Keys, dim: int, options: Any) -> LearnedPositions:

@@ -89,7 +89,8 @@ def _width(
     for name in family.required:
         if name not in keys:
             keys.missing(name, "this family's code has no default for it")
-    widths = {name: int(channels * fraction) for name, fraction in said.items()}
+    most = float(MAX_HEAD_DIM)  # what is larger is refused below, and may be too large for an int
+    widths = {name: int(channels * min(fraction, most)) for name, fraction in said.items()}
     names = ("rotary_dim", "qk_rope_head_dim") if family.trailing else ("rotary_dim",)
     for name in names:
         if name in keys:
