@@ -192,6 +192,16 @@ ABOUT = {
     "Positions of text, images and videos": "The ids of the model's own `get_rope_index` for text, "
     "for images among text, and for a video (as one grid, or frame by frame with text between), "
     "element by element.",
+    "ALiBi": "Slopes and biases of 24 head counts, padded on either side, against what "
+    "`scheme_from_config` reads. Equal means within 8 roundings of the row: theirs are powers of a "
+    "root that is rounded to float32.",
+    "Buckets of distance": "Seven sizes of bucket tables, distances from −300 to 300, each class and "
+    "side. Equal means bit for bit, sums and quotients within one rounding.",
+    "Tables of windows": "Every layer of a small model, and windows that are not square. Equal means "
+    "bit for bit where a module gives its bias, else attention weights within one rounding (four "
+    "for Swin v2, whose coordinates are float32).",
+    "Queries scaled by position": "Factors at positions from 0 to 100,000 within two roundings, or "
+    "the output of the model's own attention within one.",
     "Other rotations, and keys that code and weights read differently": "Not for queries and keys "
     "alone, or not by the token's number; and single keys where the model's code and what it was "
     "trained with say different things: there posenc reads what it was trained with.",

@@ -164,14 +164,14 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "one call for both: keys by the table of the queries",
         "kernels/native.py",
-        "k_out, k_call = _plain_call(k, tables.k, inplace, needs_graph)",
-        "k_out, k_call = _plain_call(k, tables.q, inplace, needs_graph)",
+        "k_out, k_call = _plain_call(k, tables.k, k_facts, inplace, needs_graph)",
+        "k_out, k_call = _plain_call(k, tables.q, q_facts, inplace, needs_graph)",
         LAWS,
     ),
     mutant(
         "one call for both: a graph is lost",
         "kernels/native.py",
-        "and not (needs_graph and (x.requires_grad or cos.requires_grad))",
+        "and not (needs_graph and x.requires_grad)",
         "",
         EDGES,
     ),

@@ -278,6 +278,10 @@ CASES: dict[str, Case] = {
         r"of at least 1, got \(3, 4\.5\)",
     ),
     "window: to no size": wrong(lambda: SwinBias(2, window=3).resized(0), r"at least 1, got 0"),
+    "window: no such kernel": wrong(
+        lambda: BeitBias(2, window=3).resized(4, kernel="nearest"),  # pyright: ignore[reportArgumentType]
+        r"kernel must be 'bicubic' or 'bilinear', got 'nearest'",
+    ),
     "window: absolute offsets resized": wrong(
         lambda: SwinBias(2, window=3, symmetric=True).resized(4), r"no published way to resize"
     ),

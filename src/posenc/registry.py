@@ -309,7 +309,8 @@ ENCODINGS: dict[str, Encoding] = {
         "bias",
         "Liu 2021, arXiv 2103.14030, section 3.2",
         "A learned scalar per head for each (row, column) offset inside a window.",
-        "SwinBias(num_heads, window=(height, width), symmetric=False); .resized(window)",
+        "SwinBias(num_heads, window=(height, width), symmetric=False); "
+        '.resized(window, kernel="bicubic" | "bilinear")',
         lambda shape: Scheme(bias=SwinBias(shape.num_heads, window=shape.window)),
         mask=None,
         positions=lambda shape: grid(*shape.window),
@@ -335,7 +336,8 @@ ENCODINGS: dict[str, Encoding] = {
         "bias",
         "Bao 2021, arXiv 2106.08254, released code",
         "Swin's table for the patches and three rows for a class token, at (−1, −1).",
-        "BeitBias(num_heads, window=(height, width)); .resized(window)",
+        "BeitBias(num_heads, window=(height, width)); "
+        '.resized(window, kernel="bicubic" | "bilinear")',
         lambda shape: Scheme(bias=BeitBias(shape.num_heads, window=shape.window)),
         mask=None,
         positions=lambda shape: with_class_token(grid(*shape.window))[: shape.length],

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 from conformance import positions_of_models, special
+from conformance.biases import alibi_checks, bucket_checks
 from conformance.check import Check
 from conformance.checkpoints import checkpoint_checks
 from conformance.learned_tables import axial_table_checks, resized_checks, table_checks
+from conformance.query_scales import scale_checks
 from conformance.several_axes import mrope_checks, vision_checks
 from conformance.sinusoids import (
     axial_checks,
@@ -13,6 +15,7 @@ from conformance.sinusoids import (
     sinusoid_checks,
     timestep_checks,
 )
+from conformance.window_tables import window_checks
 
 __all__ = ["GROUPS"]
 
@@ -21,6 +24,10 @@ GROUPS: dict[str, Callable[[], list[Check]]] = {
     "M-RoPE": mrope_checks,
     "Vision encoders": vision_checks,
     "Positions of text, images and videos": lambda: positions_of_models.CHECKS,
+    "ALiBi": alibi_checks,
+    "Buckets of distance": bucket_checks,
+    "Tables of windows": window_checks,
+    "Queries scaled by position": scale_checks,
     "Other rotations, and keys that code and weights read differently": lambda: special.CHECKS,
     "Sinusoids": sinusoid_checks,
     "Sinusoids of several coordinates": axial_checks,

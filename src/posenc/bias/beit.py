@@ -7,7 +7,7 @@ code. Patch offsets read the table; class to patch, patch to class and class to 
 import torch
 from torch import Tensor, nn
 
-from posenc.bias.windows import check_window, offset_rows, resized_table
+from posenc.bias.windows import Kernel, check_window, offset_rows, resized_table
 from posenc.contracts import LogitBias
 
 __all__ = ["BeitBias"]
@@ -44,11 +44,14 @@ class BeitBias(LogitBias):
         rows = torch.where(either, special, offset_rows(offset, self.window))
         return self.weight[rows, head]
 
-    def resized(self, window: int | tuple[int, int]) -> "BeitBias":
-        """A new table for another window; the three rows of the class token are what they were."""
+    def resized(self, window: int | tuple[int, int], *, kernel: Kernel = "bicubic") -> "BeitBias":
+        """A new table for another window; the three rows of the class token are what they were.
+
+        `kernel="bilinear"` is what transformers' BEiT does to images of another size.
+        """
         new = BeitBias(self.num_heads, window=window).to(self.weight)
         offsets, special = self.weight.data[:-3], self.weight.data[-3:]
-        made = resized_table(offsets, self.window, new.window)
+        made = resized_table(offsets, self.window, new.window, kernel)
         new.weight.data.copy_(torch.cat((made, special)))
         return new
 

@@ -7,7 +7,7 @@ LeViT's attention bias: Graham et al. 2021, arXiv 2104.01136, section 4.2.
 import torch
 from torch import Tensor, nn
 
-from posenc.bias.windows import check_window, offset_rows, resized_table
+from posenc.bias.windows import Kernel, check_window, offset_rows, resized_table
 from posenc.contracts import LogitBias
 
 __all__ = ["SwinBias"]
@@ -46,12 +46,12 @@ class SwinBias(LogitBias):
             rows = offset[..., 0] * self.window[1] + offset[..., 1]
         return self.weight[rows, head]
 
-    def resized(self, window: int | tuple[int, int]) -> "SwinBias":
+    def resized(self, window: int | tuple[int, int], *, kernel: Kernel = "bicubic") -> "SwinBias":
         """A new table for another window, interpolated from this one. Raises where symmetric."""
         if self.symmetric:
             raise ValueError("a table of absolute offsets has no published way to resize it")
         new = SwinBias(self.num_heads, window=window).to(self.weight)
-        new.weight.data.copy_(resized_table(self.weight, self.window, new.window))
+        new.weight.data.copy_(resized_table(self.weight, self.window, new.window, kernel))
         return new
 
     def extra_repr(self) -> str:

@@ -1,13 +1,16 @@
 """What the biases of image windows share: the row of an offset, and a table for another window."""
 
+from typing import Literal, get_args
+
 from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.positions import check_range
 
-__all__ = ["check_window", "offset_rows", "resized_table"]
+__all__ = ["Kernel", "check_window", "offset_rows", "resized_table"]
 
 Window = tuple[int, int]
+Kernel = Literal["bicubic", "bilinear"]
 
 
 def check_window(window: int | tuple[int, int], name: str = "window") -> Window:
@@ -29,14 +32,17 @@ def offset_rows(offset: Tensor, window: Window) -> Tensor:
     return (rows + height - 1) * (2 * width - 1) + columns + width - 1
 
 
-def resized_table(table: Tensor, old: Window, new: Window) -> Tensor:
-    """`[(2h−1)(2w−1), H]` of one window -> of another, bicubic over the grid of offsets.
+def resized_table(table: Tensor, old: Window, new: Window, kernel: Kernel = "bicubic") -> Tensor:
+    """`[(2h−1)(2w−1), H]` of one window -> of another, interpolated over the grid of offsets.
 
     As the released code of Swin does for another window: half-pixel centres, so that the offset
-    (0, 0) keeps its value, and an exact size, never a factor of it.
+    (0, 0) keeps its value, and an exact size, never a factor of it. transformers' BEiT resizes at
+    every call, with kernel "bilinear".
     """
+    if kernel not in get_args(Kernel):
+        raise ValueError(f"kernel must be 'bicubic' or 'bilinear', got {kernel!r}")
     (height, width), (new_height, new_width) = ([2 * side - 1 for side in x] for x in (old, new))
     grid = table.detach().double().T.reshape(1, -1, height, width)
     size = (new_height, new_width)
-    made = F.interpolate(grid, size=size, mode="bicubic", align_corners=False)
+    made = F.interpolate(grid, size=size, mode=kernel, align_corners=False)
     return made.reshape(table.shape[1], -1).T.to(table.dtype)

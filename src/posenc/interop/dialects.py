@@ -96,6 +96,8 @@ def baichuan(keys: Keys, family: Family) -> Said:
 def falcon(keys: Keys, family: Family) -> Said:
     """Falcon RW has ALiBi, added before the scale 1/√d; the others rotate."""
     if keys.flag("alibi", default=False):
+        for idle in ("rope_parameters", "rope_scaling", "rope_theta"):  # its class writes them too
+            keys.get(idle)
         return Said(keys, replace(family, position="alibi", options={"falcon": True}))
     return Said(keys, family)
 

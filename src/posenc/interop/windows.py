@@ -1,4 +1,4 @@
-"""Biases of two and three coordinates from a config: Swin, Swin v2, BEiT, and LayoutLM's boxes.
+"""Biases of two and three coordinates from a config: Swin, Swin v2, LeViT, BEiT, LayoutLM's boxes.
 
 What is described here are the biases. Windows are cut and shifted by the model; positions inside one
 are `posenc.positions.grid(h, w)`.
@@ -13,7 +13,7 @@ from posenc.contracts import LogitBias, Scheme
 from posenc.interop.alibi import MAX_HEADS
 from posenc.interop.errors import about
 from posenc.interop.families import Family
-from posenc.interop.keys import Keys
+from posenc.interop.keys import MAX_SIZE, Keys
 from posenc.interop.layers import MAX_LAYERS, num_layers
 
 __all__ = ["WINDOWED", "layout_layers", "window_layers"]
@@ -30,6 +30,10 @@ BOXES = (
     "embeddings of boxes are added too, which a scheme does not say",
     "positions have three coordinates: (order, left edge, lower edge)",
 )
+SHRINKING = (
+    "after each stage but the last comes an attention whose queries are every second cell: "
+    "q_pos = 2 * grid(h, w)"
+)
 BEIT = Family(position="window", options={"class_token": True})
 
 WINDOWED: dict[str, Family] = {
@@ -38,6 +42,7 @@ WINDOWED: dict[str, Family] = {
     "swinv2": swin(continuous=True, halves=True, pretrained="pretrained_window_sizes"),
     "swin2sr": swin(continuous=True),
     **dict.fromkeys(("beit", "data2vec-vision"), BEIT),
+    "levit": Family(position="window", options={"shrinks": True}, notes=(SHRINKING,)),
     "layoutlmv2": Family(position="layout", notes=BOXES),
     "layoutlmv3": Family(position="layout", options={"padding": True, "scaled": True}, notes=BOXES),
 }
@@ -48,6 +53,8 @@ def window_layers(keys: Keys, family: Family) -> tuple[Scheme, ...]:
     with torch.random.fork_rng(devices=[]):  # to read a config draws no random numbers
         if family.options.get("class_token"):
             return _beit(keys)
+        if family.options.get("shrinks"):
+            return _levit(keys)
         return _stages(keys, family)
 
 
@@ -107,6 +114,27 @@ def _beit(keys: Keys) -> tuple[Scheme, ...]:
     if shared:
         return (Scheme(bias=BeitBias(heads, window=window)),) * count
     return tuple(Scheme(bias=BeitBias(heads, window=window)) for _ in range(count))
+
+
+def _levit(keys: Keys) -> tuple[Scheme, ...]:
+    """Attention of each stage, and one that halves the sides after each stage but the last."""
+    depths = _integers(keys, "depths", None, MAX_LAYERS)
+    heads = _integers(keys, "num_attention_heads", len(depths), MAX_HEADS)
+    widths = _integers(keys, "hidden_sizes", len(depths), MAX_SIZE)
+    key_dim = _integers(keys, "key_dim", len(depths), MAX_SIZE)[0]
+    height, width = _patches(keys)
+    layers: list[Scheme] = []
+    for stage, (depth, num_heads) in enumerate(zip(depths, heads, strict=True)):
+        counts = [num_heads] * depth
+        if stage + 1 < len(depths):
+            counts.append(widths[stage] // key_dim)
+        with about("hidden_sizes"):
+            layers += [
+                Scheme(bias=SwinBias(count, window=(height, width), symmetric=True))
+                for count in counts
+            ]
+        height, width = (height + 1) // 2, (width + 1) // 2
+    return tuple(layers)
 
 
 def layout_layers(keys: Keys, family: Family) -> tuple[Scheme, ...]:
