@@ -26,6 +26,7 @@ FAULTS, LINEAR, VALUES, BAD = (
 IMPORTS, EDGES, SKIPPING = "test_imports.py", "test_edges.py", "test_skipping.py"
 ROOM = "test_room.py"
 ABSOLUTE = "test_absolute.py"
+TRITON = "test_triton.py"
 
 
 def mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -188,6 +189,83 @@ MUTANTS: tuple[Mutant, ...] = (
         "turned = _rotate_op(grad, cos, sin, ctx.adjacent, ctx.start, -ctx.direction)",
         "turned = _rotate_op(grad, cos, sin, ctx.adjacent, ctx.start, ctx.direction)",
         LAWS,
+    ),
+    mutant(
+        "triton: offsets of 32 bits",
+        "kernels/triton_kernel.py",
+        "index = tl.program_id(0).to(tl.int64)",
+        "index = tl.program_id(0)",
+        TRITON,
+    ),
+    mutant(
+        "triton: a token's offset in 32 bits",
+        "kernels/triton_kernel.py",
+        "+ tl.arange(0, BLOCK_TOKENS).to(tl.int64)",
+        "+ tl.arange(0, BLOCK_TOKENS); token = token.to(tl.int32)",
+        TRITON,
+    ),
+    mutant(
+        "triton: channels that do not turn are not copied",
+        "kernels/triton_kernel.py",
+        "if REST > 0:",
+        "if REST > 600:",
+        TRITON,
+    ),
+    mutant(
+        "triton: tokens past the end are written",
+        "kernels/triton_kernel.py",
+        "is_token = (token < tokens)[:, None]",
+        "is_token = (token < tokens + 1)[:, None]",
+        TRITON,
+    ),
+    mutant(
+        "triton: heads past the end are written",
+        "kernels/triton_kernel.py",
+        "is_row = is_token & (head < heads)",
+        "is_row = is_token & (head < heads + 1)",
+        TRITON,
+    ),
+    mutant(
+        "triton: keys by the table of the queries",
+        "kernels/triton_kernel.py",
+        "k, k_out, k_cos, k_sin, index - q_tiles",
+        "k, k_out, q_cos, q_sin, index - q_tiles",
+        TRITON,
+    ),
+    mutant(
+        "triton: one row of positions for the batch",
+        "kernels/triton_kernel.py",
+        "entry = batch * table_batch + token",
+        "entry = token",
+        TRITON,
+    ),
+    mutant(
+        "triton gradient turns the same way",
+        "kernels/triton_rotary.py",
+        "form = ctx.adjacent, ctx.start, -ctx.direction",
+        "form = ctx.adjacent, ctx.start, ctx.direction",
+        TRITON,
+    ),
+    mutant(
+        "triton: in place, autograd is not told",
+        "kernels/triton_rotary.py",
+        "torch.autograd.graph.increment_version((q, k))",
+        "pass",
+        TRITON,
+    ),
+    mutant(
+        "triton: tables that differ share a launch",
+        "kernels/triton_rotary.py",
+        "if _form(tables.q) != _form(tables.k):",
+        "if False:",
+        TRITON,
+    ),
+    mutant(
+        "triton by name falls back",
+        "rotate.py",
+        "raise ValueError(\n            f\"impl='triton' cannot",
+        "return False\n        raise ValueError(\n            f\"impl='triton' cannot",
+        TRITON,
     ),
     mutant(
         "tables of another token count accepted",

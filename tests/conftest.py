@@ -1,5 +1,6 @@
 """Settings of every run: one thread, fixed seeds, warnings are errors (pyproject)."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,8 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():  # read when a kernel is defined: Triton's interpreter runs it
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 settings.register_profile(
     "fixed",

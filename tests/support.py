@@ -12,12 +12,13 @@ from torch.utils._pytree import tree_leaves
 
 from posenc import Fire, KVCache, MultiHeadAttention, Scheme, Table, positions, rotate, rotate_qk
 from posenc.contracts import Block, axes_of, rows
-from posenc.kernels import native
+from posenc.kernels import native, triton_rotary
 from posenc.masks import Mask
 from posenc.registry import ENCODINGS, Shape
 from posenc.rotate import RotateImpl
 
 DIM, HEADS, HEAD_DIM = 32, 4, 8
+KERNELS: dict[str, Any] = {"native": native, "triton": triton_rotary}
 NAMES = tuple(ENCODINGS)
 CAUSAL = tuple(name for name in NAMES if ENCODINGS[name].mask is not None)
 BIASES = tuple(name for name in NAMES if ENCODINGS[name].build(Shape(DIM, HEADS, 24)).bias)
@@ -107,7 +108,7 @@ def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
 def every_rotation(x: Tensor, table: Table) -> Iterator[tuple[RotateImpl, Tensor]]:
     """`x` rotated by every implementation that takes it here, each named."""
     for impl in get_args(RotateImpl):
-        if impl != "native" or native.fits(x, table):
+        if impl not in ("native", "triton") or KERNELS[impl].fits(x, table):
             yield impl, rotate(x, table, impl=impl)
 
 

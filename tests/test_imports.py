@@ -103,6 +103,8 @@ def is_bare(path: Path) -> bool:
 def test_all_exists_and_resolves(name: str) -> None:
     if name == "posenc.__main__":  # importing it runs it
         return
+    if name.endswith(".triton_kernel"):
+        pytest.importorskip("triton")
     module = importlib.import_module(name)
     exported = module.__all__
     assert len(exported) == len(set(exported))

@@ -13,7 +13,7 @@ from posenc.positions.checks import assert_on_device
 
 __all__ = ["RotateImpl", "check_amplitude", "rotate", "rotate_qk"]
 
-RotateImpl = Literal["auto", "native", "eager", "reference"]
+RotateImpl = Literal["auto", "native", "triton", "eager", "reference"]
 HALF_AMPLITUDE = 1024  # float16 ends at 2**16, its normal numbers at 2**-14
 BLOCK_BYTES = 1 << 18  # of one block's rotated channels: its temporaries stay in cache
 
@@ -25,12 +25,15 @@ def rotate(x: Tensor, table: Table, *, impl: RotateImpl = "auto") -> Tensor:
     >>> q = rotate(q, tables.q)                       # [B, H, T, 64] -> the same shape and dtype
 
     Arithmetic is float32 or wider, under autocast too, and the result has the dtype of `x`.
-    `impl="reference"` computes in float64, "native" is the compiled CPU kernel, "eager" PyTorch's
-    operations; "auto" is "native" where it fits. Raises ValueError where shapes do not fit.
+    `impl="reference"` computes in float64, "native" is the compiled CPU kernel, "triton" the GPU's,
+    "eager" PyTorch's operations; "auto" is the kernel of the device where it fits. Raises ValueError
+    where shapes do not fit.
     """
     _check(x, table, "x")
     if impl == "reference":
         return _rotated(x, table, torch.float64)
+    if _use_triton(x, table, impl):
+        return _triton().rotate_triton(x, table)
     if _use_native(x, table, impl):
         return _native().rotate_native(x, table)
     return _eager(x, table, None)
@@ -56,11 +59,19 @@ def rotate_qk(
         if turned is not None:
             return turned
     if not inplace:
-        return rotate(q, tables.q, impl=impl), rotate(k, tables.k, impl=impl)
+        if not _both_use_triton(q, k, tables, impl):
+            return rotate(q, tables.q, impl=impl), rotate(k, tables.k, impl=impl)
+        _check(q, tables.q, "q")
+        _check(k, tables.k, "k")
+        return _triton().rotate_triton_qk(q, k, tables, inplace=False)
     _check_inplace(q, k, tables)
+    if _both_use_triton(q, k, tables, impl):
+        return _triton().rotate_triton_qk(q, k, tables, inplace=True)
     for x, table in ((q, tables.q), (k, tables.k)):
         if impl == "reference":
             x.copy_(_rotated(x, table, torch.float64))
+        elif _use_triton(x, table, impl):
+            _triton().rotate_triton(x, table, inplace=True)
         elif _use_native(x, table, impl):
             _native().rotate_native_inplace(x, table)
         else:
@@ -70,7 +81,10 @@ def rotate_qk(
 
 def _check_inplace(q: Tensor, k: Tensor, tables: RotaryTables) -> None:
     """Raise where overwriting would lose what is still needed, or turn a value twice."""
-    if q.data_ptr() == k.data_ptr() and q.numel():
+    # a compiler compares no pointers, but a tensor given twice it sees
+    if (
+        q is k or (not torch.compiler.is_compiling() and q.data_ptr() == k.data_ptr())
+    ) and q.numel():
         raise ValueError("q and k share their memory: in place, it would turn twice")
     for name, x, table in (("q", q, tables.q), ("k", k, tables.k)):
         if torch.is_grad_enabled() and (x.requires_grad or table.cos.requires_grad):
@@ -88,6 +102,41 @@ def _native() -> ModuleType:
     from posenc.kernels import native  # noqa: PLC0415
 
     return native
+
+
+@cache
+def _triton() -> ModuleType:
+    """The module of the GPU kernel; it loads Triton when it first asks for the kernel."""
+    from posenc.kernels import triton_rotary  # noqa: PLC0415
+
+    return triton_rotary
+
+
+def _both_use_triton(q: Tensor, k: Tensor, tables: RotaryTables, impl: RotateImpl) -> bool:
+    """Whether one launch serves both: one device, dtype and batch, and the kernel takes both."""
+    alike = q.device == k.device and q.dtype == k.dtype and q.ndim == k.ndim == 4
+    return (
+        alike
+        and q.shape[0] == k.shape[0]
+        and _use_triton(q, tables.q, impl)
+        and _use_triton(k, tables.k, impl)
+    )
+
+
+def _use_triton(x: Tensor, table: Table, impl: RotateImpl) -> bool:
+    if impl == "triton":
+        if _triton().fits(x, table):
+            return True
+        reason = _triton().missing(x.device) or (
+            "it takes float32, bfloat16 and float16 with unit stride, heads of at most "
+            f"{_triton().LARGEST_HEAD} channels, and fixed float32 tables shared by all heads"
+        )
+        raise ValueError(
+            f"impl='triton' cannot rotate {x.dtype} {list(x.shape)} on {x.device}: {reason}"
+        )
+    # a compiler fuses the operations of the eager path with what stands around them
+    is_asked = impl == "auto" and x.is_cuda and not torch.compiler.is_compiling()
+    return is_asked and _triton().fits(x, table)
 
 
 def _use_native(x: Tensor, table: Table, impl: RotateImpl) -> bool:

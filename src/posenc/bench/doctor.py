@@ -6,7 +6,7 @@ import platform
 import torch
 
 import posenc
-from posenc.kernels import native
+from posenc.kernels import native, triton_rotary
 
 __all__ = ["findings"]
 
@@ -27,7 +27,8 @@ def findings() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": f"{torch.__version__}, {torch.get_num_threads()} threads",
         "rotate on the CPU": rotation,
-        "rotate elsewhere": "eager: PyTorch's operations, which torch.compile fuses",
+        "rotate on a GPU": _on_gpu(),
+        "rotate elsewhere, or compiled": "eager: PyTorch's operations, which torch.compile fuses",
         "attention, bias by distance": "sdpa, over a strided view of one vector per head, O(H·T)",
         "attention, other schemes": "sdpa, a block of queries at a time where a mask is built",
         "GPU": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
@@ -35,3 +36,14 @@ def findings() -> dict[str, str]:
     for name in OPTIONAL:
         found[name] = "installed" if importlib.util.find_spec(name) else "not installed"
     return found
+
+
+def _on_gpu() -> str:
+    device = (
+        torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+    )
+    why = triton_rotary.missing(device)
+    if why is not None:
+        return f"eager: {why}"
+    kernel = "triton: one kernel for queries and keys, in float32, bfloat16 and float16"
+    return kernel if device else f"none here; interpreted on the CPU by name: {kernel}"
