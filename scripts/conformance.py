@@ -200,6 +200,12 @@ ABOUT = {
     "Tables of windows": "Every layer of a small model, and windows that are not square. Equal means "
     "bit for bit where a module gives its bias, else attention weights within one rounding (four "
     "for Swin v2, whose coordinates are float32).",
+    "Disentangled vectors": "The model's own attention over 70 tokens in float64, random weights "
+    "in it, beside `attention` of the same queries, keys and values under what the config is read "
+    "as. Equal means every output within one rounding of float32, and every bucket.",
+    "Transformer-XL and its kin": "The same over up to 31 tokens, memory and pooled positions among "
+    "them, within four roundings: their angles are float32 (eight where scores are too).",
+    "Vectors of clipped distances": "The same as for disentangled vectors.",
     "Queries scaled by position": "Factors at positions from 0 to 100,000 within two roundings, or "
     "the output of the model's own attention within one.",
     "Other rotations, and keys that code and weights read differently": "Not for queries and keys "

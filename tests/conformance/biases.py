@@ -184,7 +184,7 @@ def longt5_local_attention() -> None:
     x = tokens(13, 12)
     mask = theirs._get_local_attention_mask(torch.ones(2, 13), 5, x.device)
     q, k, v = (heads_of(part(x), 3) for part in (module.q, module.k, module.v))
-    attends(module(x, mask)[0], q, k, v, scheme=Scheme(bias=bias), scale=1.0, mask=window(5))
+    attends(module(x, mask)[0], (q, k, v), scheme=Scheme(bias=bias), scale=1.0, mask=window(5))
 
 
 def longt5_global_blocks() -> None:

@@ -8,6 +8,7 @@ from conformance.check import Check
 from conformance.checkpoints import checkpoint_checks
 from conformance.learned_tables import axial_table_checks, resized_checks, table_checks
 from conformance.query_scales import scale_checks
+from conformance.relative_vectors import disentangled_checks, shaw_checks, transformer_xl_checks
 from conformance.several_axes import mrope_checks, vision_checks
 from conformance.sinusoids import (
     axial_checks,
@@ -27,6 +28,9 @@ GROUPS: dict[str, Callable[[], list[Check]]] = {
     "ALiBi": alibi_checks,
     "Buckets of distance": bucket_checks,
     "Tables of windows": window_checks,
+    "Disentangled vectors": disentangled_checks,
+    "Transformer-XL and its kin": transformer_xl_checks,
+    "Vectors of clipped distances": shaw_checks,
     "Queries scaled by position": scale_checks,
     "Other rotations, and keys that code and weights read differently": lambda: special.CHECKS,
     "Sinusoids": sinusoid_checks,

@@ -29,7 +29,7 @@ def llama4() -> None:
     k, v = (heads_of(part(x), 1) for part in (module.k_proj, module.v_proj))
     hidden = torch.full((20, 20), -torch.inf, dtype=torch.float64).triu(1)
     their, _ = module(x, position_embeddings=None, attention_mask=hidden[None, None])
-    attends(their, q, k, v, scheme=scheme, mask=causal)
+    attends(their, (q, k, v), scheme=scheme, mask=causal)
 
 
 def same_factors(theirs: torch.Tensor, scale: QueryScale | None) -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -55,10 +56,9 @@ def heads_of(x: Tensor, num_heads: int) -> Tensor:
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
-def attends(
-    their: Tensor, q: Tensor, k: Tensor, v: Tensor, roundings: float = 1, **options: Any
-) -> None:
-    """Their `[B, T, H · Dv]` weighted values are those of `attention`, within a float32 rounding."""
+def attends(their: Tensor, heads: Iterable[Tensor], roundings: float = 1, **options: Any) -> None:
+    """Their `[B, T, H · Dv]` of q, k and v is what `attention` makes, within float32 roundings."""
+    q, k, v = heads
     for impl in ("reference", "sdpa"):
         made = attention(q, k, v, impl=impl, **{"mask": None, **options})
         ours = made.transpose(1, 2).flatten(-2)

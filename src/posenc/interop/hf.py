@@ -17,6 +17,7 @@ from posenc.interop.layers import windows
 from posenc.interop.model_scheme import LearnedPositions, ModelScheme
 from posenc.interop.other_families import OTHER
 from posenc.interop.other_positions import Parts, other_parts
+from posenc.interop.relative import RELATIVE
 from posenc.interop.remote_families import REMOTE
 from posenc.interop.rope_config import rope_layers
 from posenc.interop.rope_families import ROPE
@@ -33,7 +34,7 @@ __all__ = [
     "scheme_from_config",
 ]
 
-FAMILIES: Mapping[str, Family] = {**ROPE, **REMOTE, **OTHER, **VISION, **WINDOWED}
+FAMILIES: Mapping[str, Family] = {**ROPE, **REMOTE, **OTHER, **VISION, **WINDOWED, **RELATIVE}
 
 # Where a model of several parts keeps its language model.
 _TEXT_SECTIONS = (

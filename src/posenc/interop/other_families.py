@@ -116,11 +116,13 @@ OTHER: dict[str, Family] = {
     # Order comes of the layers themselves --------------------------------------------------------
     **many("jamba nemotron_h mamba mamba2 falcon_mamba", Family(position="none")),
     # Named and refused ---------------------------------------------------------------------------
-    **many("deberta deberta-v2", Family(refuse="disentangled attention is not an encoding here")),
     "prophetnet": Family(refuse="its decoder adds buckets of distance to a learned table"),
     "wavlm": Family(refuse="its T5 bias (num_buckets, max_bucket_distance) is gated by the queries, "
                            "and a convolution adds positions"),
     "udop": Family(refuse="it adds biases of two further axes to T5's"),
     "cpmant": Family(refuse="its buckets depend on segments too"),
-    **many("xlnet transfo-xl funnel", Family(refuse="Transformer-XL's relative positions")),
+    "transfo-xl": Family(refuse="its code left transformers: build TransformerXL(n_head, d_head, "
+                                "dim=d_model, clamp=clamp_len) by hand"),
+    "funnel": Family(refuse="its layers pool, so each has positions of its own, and distances to its "
+                            "class token count as nothing: build TransformerXL by hand"),
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Learned tables, sinusoids and T5's bias, from a config."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from posenc.interop.families import Family
 from posenc.interop.keys import Keys
 from posenc.interop.layers import MAX_LAYERS, num_layers
 from posenc.interop.model_scheme import LearnedPositions, ModelScheme
+from posenc.interop.relative import relative_layers
 from posenc.interop.windows import layout_layers, window_layers
 
 __all__ = ["Parts", "other_parts"]
@@ -37,18 +39,42 @@ class Parts:
 
 def other_parts(keys: Keys, family: Family, model_type: str) -> Parts:
     """The parts of a family without rotation."""
-    if family.position == "none":
-        return Parts((Scheme(),) * num_layers(keys))
-    if family.position == "alibi":
-        return Parts(alibi_layers(keys, family), softmax_scale=_mpt_scale(keys, family))
     if family.position == "t5":
         return _t5(keys, family, model_type)
-    if family.position == "window":
-        return Parts(window_layers(keys, family))
-    if family.position == "layout":
-        table = _table(keys, keys.integer("hidden_size"), family.options)
-        return Parts(layout_layers(keys, family), table, max_length=table.num_positions)
+    if family.position in _PARTS:
+        return _PARTS[family.position](keys, family)
     return _added(keys, family, model_type)
+
+
+def _none(keys: Keys, family: Family) -> Parts:
+    del family
+    return Parts((Scheme(),) * num_layers(keys))
+
+
+def _alibi(keys: Keys, family: Family) -> Parts:
+    return Parts(alibi_layers(keys, family), softmax_scale=_mpt_scale(keys, family))
+
+
+def _windows(keys: Keys, family: Family) -> Parts:
+    return Parts(window_layers(keys, family))
+
+
+def _layout(keys: Keys, family: Family) -> Parts:
+    table = _table(keys, keys.integer("hidden_size"), family.options)
+    return Parts(layout_layers(keys, family), table, max_length=table.num_positions)
+
+
+def _relative(keys: Keys, family: Family) -> Parts:
+    """Vectors of distances, and DeBERTa's table of positions where it has one."""
+    made, table = relative_layers(keys, family), None
+    if family.options.get("table") and keys.flag("position_biased_input", default=True):
+        table = _table(keys, keys.integer(_table_width(keys)), family.options)
+    length = None if table is None else table.num_positions
+    return Parts(made.layers, table, softmax_scale=made.softmax_scale, max_length=length)
+
+
+def _table_width(keys: Keys) -> str:
+    return "embedding_size" if "embedding_size" in keys else "hidden_size"
 
 
 def _mpt_scale(keys: Keys, family: Family) -> float | None:
@@ -57,6 +83,14 @@ def _mpt_scale(keys: Keys, family: Family) -> float | None:
         return None
     return section.number("softmax_scale", above=0)
 
+
+_PARTS: Mapping[str, Callable[[Keys, Family], Parts]] = {
+    "none": _none,
+    "alibi": _alibi,
+    "window": _windows,
+    "layout": _layout,
+    "relative": _relative,
+}
 
 # Added to embeddings ------------------------------------------------------------------------------
 
