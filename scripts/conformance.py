@@ -182,6 +182,9 @@ def extras(cases: list[Case]) -> Iterable[str]:
 
 
 ABOUT = {
+    "Checkpoints in the other pairing": "A tiny random model of every causal family that rotates, "
+    "converted by `posenc convert` and run in the other pairing. Equal means the same logits within "
+    "the rounding of float32 and, converted back, the same bytes.",
     "M-RoPE": "Text, an image, text, a video, text, and far positions whose coordinates have nothing "
     "in common. Equal means that the cosines, the sines and the turned q and k are the model's own "
     "bit for bit with float32 angles, that float64 angles are within the rounding of those, and "
