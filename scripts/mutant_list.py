@@ -1600,4 +1600,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not self.model and any(normed_after(module) for",
         "test_set_rope.py",
     ),
+    mutant(
+        "blocks of queries in a graph for a range of lengths",
+        "attention/sdpa.py",
+        "if torch.compiler.is_exporting():",
+        "if torch.compiler.is_exporting() and num_queries < 0:",
+        "test_faults.py",
+    ),
+    mutant(
+        "slopes made as tensors of the default kind",
+        "bias/alibi.py",
+        "start = _numbers(given)",
+        "start = torch.as_tensor(_numbers(given), dtype=torch.float64).tolist()",
+        "test_biases.py",
+    ),
+    mutant(
+        "slopes rounded twice",
+        "bias/alibi.py",
+        'torch.frombuffer(array("d", values), dtype=torch.float64)',
+        "torch.tensor(values, dtype=torch.float64)",
+        "test_biases.py",
+    ),
 )

@@ -233,6 +233,8 @@ CASES: dict[str, Case] = {
     "alibi: a slope below 0": wrong(lambda: Alibi(1, slopes=[-1.0]), r"at least 0, one a head"),
     "alibi: a slope that is NaN": wrong(lambda: Alibi(1, slopes=[float("nan")]), r"finite numbers"),
     "alibi: slopes in a matrix": wrong(lambda: Alibi(1, slopes=torch.ones(1, 1)), r"one a head"),
+    "alibi: slopes in text": wrong(lambda: Alibi(1, slopes=["0.5"]), r"one a head"),  # pyright: ignore
+    "alibi: one number for slopes": wrong(lambda: Alibi(1, slopes=0.5), r"one a head"),  # pyright: ignore
     "alibi: bias_max of 0": wrong(lambda: Alibi(4, bias_max=0.0), r"bias_max .* positive .* got 0"),
     "alibi: bias_max beside slopes": wrong(
         lambda: Alibi(1, bias_max=4.0, slopes=[1.0]), r"goes without slopes=; got 4"

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 import oracles
 from posenc import (
@@ -52,6 +53,34 @@ def test_slopes_of_another_bias_max_are_in_the_order_of_mpt(
 ) -> None:
     made = Alibi(num_heads, bias_max=bias_max).slopes().tolist()
     assert made == pytest.approx(oracles.alibi_slopes_of(num_heads, bias_max), rel=1e-14)
+
+
+class Rounding(TorchFunctionMode):
+    """As loaders of large models do: every tensor that is made comes out in bfloat16."""
+
+    makers = (torch.tensor, torch.as_tensor, torch.empty, torch.full, torch.arange, torch.linspace)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        rounded = func in self.makers and made.is_floating_point()
+        return made.bfloat16() if rounded else made
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"slopes": [0.1] * 12}, {"slopes": torch.tensor(slopes(12)) / 3}, {"bias_max": 10.5},
+    {"slope_dtype": torch.float32}, {"slope_dtype": torch.bfloat16, "scale": 0.125},
+])  # fmt: skip
+def test_slopes_made_where_new_tensors_are_rounded_are_exact(options: dict[str, Any]) -> None:
+    expected = Alibi(12, **options).slopes()
+    with Rounding():
+        assert torch.tensor(0.1).dtype == torch.bfloat16
+        made = Alibi(12, **options)
+    assert torch.equal(made.slopes(), expected)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(Alibi(12, **options).slopes(), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("head_dim", [64, 80])

@@ -42,11 +42,13 @@ from posenc import (
     XPos,
     Yarn,
     attention,
+    causal,
     elu_plus_one,
     linear_attention,
     rerotate,
     rotate,
     rotate_qk,
+    window,
 )
 from posenc.attention import AttentionImpl
 from posenc.contracts import Block, Pairing
@@ -1188,9 +1190,10 @@ class Exported(nn.Module):
         super().__init__()
         self.scheme = build(name)
         self.learned = nn.ModuleDict(self.scheme.modules())
+        self.mask: Any = causal
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention(q, k, v, scheme=self.scheme)
+        return attention(q, k, v, scheme=self.scheme, mask=self.mask)
 
 
 @pytest.mark.slow
@@ -1204,6 +1207,23 @@ def test_b181_an_exported_graph_holds_no_length(name: str) -> None:
         model, heads(1024, batch=1, dtype=torch.float32), dynamic_shapes=shapes
     ).module()
     for length in (1024, 512):
+        given = heads(length, batch=1, dtype=torch.float32, seed=3)
+        assert_roundings(exported(*given), model(*given).double(), 64)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", ["alibi", "t5", "window"])
+def test_b181_a_graph_serves_the_range_of_lengths_that_it_was_exported_for(
+    name: str, strict: bool
+) -> None:
+    """Blocks of queries are for lengths that are known: here their number would bound the range."""
+    model = Exported("rope" if name == "window" else name)
+    model.mask = causal & window(5) if name == "window" else causal
+    tokens = torch.export.Dim("tokens", min=2, max=1 << 17)
+    shapes = tuple({2: tokens} for _ in range(3))
+    given = heads(40, batch=1, dtype=torch.float32)
+    exported = torch.export.export(model, given, dynamic_shapes=shapes, strict=strict).module()
+    for length in (40, 2, 1100):  # more than one block of the plain call
         given = heads(length, batch=1, dtype=torch.float32, seed=3)
         assert_roundings(exported(*given), model(*given).double(), 64)
 

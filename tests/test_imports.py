@@ -173,3 +173,12 @@ def test_importing_the_library_adds_little_to_importing_torch() -> None:
     ours = statistics.median(samples[1:])
     print(f"import posenc: {ours * 1e3:.0f} ms after {torch_seconds * 1e3:.0f} ms of torch")
     assert ours < max(0.060, 0.05 * torch_seconds)
+
+
+def test_modules_are_found_beside_the_functions_of_their_name() -> None:
+    """`posenc.attention` is the function: `import posenc.attention.module as m` finds no module."""
+    from posenc.attention import module  # noqa: PLC0415
+    from posenc.rotate import rotate_qk  # noqa: PLC0415
+
+    assert module.MultiHeadAttention is posenc.MultiHeadAttention
+    assert rotate_qk is posenc.rotate_qk and callable(posenc.attention) and callable(posenc.rotate)

@@ -30,12 +30,14 @@ def sdpa_attention(problem: Problem) -> Tensor:
     if is_by_distance(problem):
         return distance_attention(problem)
     num_queries = problem.q.shape[2]
+    if torch.compiler.is_exporting():  # a number of blocks would bound the lengths of the graph
+        return _attend(problem)
     size = _block_size(problem)
     if size >= num_queries:  # no loop, so that a compiled graph serves every length up to here
-        return _attend(problem, slice(0, num_queries))
+        return _attend(_block(problem, slice(0, num_queries)))
     starts = range(0, num_queries, size)
     blocks = [slice(start, min(start + size, num_queries)) for start in starts]
-    return torch.cat([_attend(problem, queries) for queries in blocks], dim=2)
+    return torch.cat([_attend(_block(problem, queries)) for queries in blocks], dim=2)
 
 
 def _rotated(problem: Problem) -> Problem:
@@ -77,9 +79,12 @@ def _block_size(problem: Problem) -> int:
     return size if problem.mask is None or size < num_queries else min(size, max(num_queries, 16))
 
 
-def _attend(problem: Problem, queries: slice) -> Tensor:
-    block = problem.block(queries, problem.visible_keys(queries))
-    if problem.scheme.relative is not None:
+def _block(problem: Problem, queries: slice) -> Problem:
+    return problem.block(queries, problem.visible_keys(queries))
+
+
+def _attend(block: Problem) -> Tensor:
+    if block.scheme.relative is not None:
         return _with_vectors(block)
     allowed = block.allowed()
     if block.scheme.bias is None:

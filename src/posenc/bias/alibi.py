@@ -6,7 +6,9 @@ options.
 """
 
 import math
+from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +70,7 @@ class Alibi(LogitBias):
                     f"slope_dtype rounds fixed slopes to a floating dtype, got {slope_dtype} "
                     f"with learned={learned}"
                 )
-            start = torch.tensor(start, dtype=slope_dtype, device="cpu").tolist()
+            start = _exact(start).to(slope_dtype).tolist()
         if not math.isfinite(scale) or scale <= 0:
             raise ValueError(f"scale must be positive and finite, got {scale}")
         if learned and min(start) == 0:
@@ -114,10 +116,23 @@ def _start(num_heads: int, bias_max: float, given: Sequence[float] | Tensor | No
         )
     if given is None:
         return slopes(num_heads, bias_max)
-    start = torch.as_tensor(given, dtype=torch.float64, device="cpu").tolist()
-    fits = isinstance(start, list) and len(start) == num_heads
-    if not fits or not all(isinstance(x, float) and 0 <= x < math.inf for x in start):
+    start = _numbers(given)
+    if len(start) != num_heads or not all(0 <= x < math.inf for x in start):
         raise ValueError(
             f"slopes must be {num_heads} finite numbers of at least 0, one a head, got {given!r}"
         )
     return start
+
+
+def _numbers(given: Sequence[float] | Tensor) -> list[float]:
+    """As floats of Python, that no context rounds; nothing where they are no row of numbers."""
+    listed: Any = given.tolist() if isinstance(given, Tensor) else given
+    try:
+        return [math.nan if isinstance(x, str) else float(x) for x in listed]
+    except TypeError:
+        return []
+
+
+def _exact(values: list[float]) -> Tensor:
+    """float64 of these very numbers, also where a context rounds every tensor that is made."""
+    return torch.frombuffer(array("d", values), dtype=torch.float64)
