@@ -209,6 +209,9 @@ ABOUT = {
     "Transformer-XL and its kin": "The same over up to 31 tokens, memory and pooled positions among "
     "them, within four roundings: their angles are float32 (eight where scores are too).",
     "Vectors of clipped distances": "The same as for disentangled vectors.",
+    "Decomposed vectors of rows and columns": "The model's own attention in a window, over the whole "
+    "image and over images of two other sizes, as for disentangled vectors (two roundings where "
+    "tables are resized). Pooled: its vectors for fewer queries than keys, fewer keys than queries.",
     "Queries scaled by position": "Factors at positions from 0 to 100,000 within two roundings, or "
     "the output of the model's own attention within one.",
     "Other rotations, and keys that code and weights read differently": "Not for queries and keys "

@@ -81,6 +81,7 @@ SAMPLES = {
     "posenc.positions.sampling.randomized": Sample(setup="x = torch.randn(8, 40, 512)"),
     "posenc.positions.shards": Sample(num_tokens=16),
     "posenc.positions.shards.unshard": Sample(setup="gathered = torch.randn(2, 16, 4).split(8, 1)"),
+    "posenc.relative.decomposed.Decomposed": Sample(num_tokens=196),
     "posenc.rotary.rope.Rope": Sample(head_dim=128),
     "posenc.attention.room.Room": Sample(setup="keys, new = k, k[:, :, :1]"),
     "posenc.sharding.HeadSlice": Sample(num_heads=6),

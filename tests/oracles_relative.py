@@ -92,6 +92,31 @@ def cope_term(q: Vector, embeddings: Matrix, position: float) -> float:
     return share * dot(q, embeddings[high]) + (1 - share) * dot(q, embeddings[low])
 
 
+# --- Decomposed: Li 2021, arXiv 2112.01526, section 4.1, eq. 4; scaled as ViTDet and SAM do --------
+
+
+def decomposed(
+    q: Vector, k: Vector, offset: Vector, tables: Sequence[Matrix], sides: Sequence[int]
+) -> float:
+    """q·k / √d + q·R_row + q·R_column; row 0 of a table is the most negative offset."""
+    total = dot(q, k) / math.sqrt(len(q))
+    for step, table, side in zip(offset, tables, sides, strict=True):
+        total += dot(q, table[int(step) + side - 1])
+    return total
+
+
+def linear_table(table: Matrix, size: int) -> list[list[float]]:
+    """A table at another size: between the two old rows around (i + 1/2) · old / new − 1/2."""
+    made = []
+    for i in range(size):
+        at = min(max((i + 0.5) * len(table) / size - 0.5, 0.0), len(table) - 1.0)
+        below, share = math.floor(at), at - math.floor(at)
+        above = min(below + 1, len(table) - 1)
+        pairs = zip(table[below], table[above], strict=True)
+        made.append([(1 - share) * a + share * b for a, b in pairs])
+    return made
+
+
 # --- Shaw's variants -----------------------------------------------------------------------------
 
 

@@ -145,10 +145,12 @@ def plain_attention(
         tables = scheme.rotary.tables(q_pos, k_pos)
         q, k = rotate_qk(q, k, tables)
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    logits = q @ k.transpose(-1, -2)
-    if scheme.relative is not None:
-        logits = logits + scheme.relative.key_logits(q, k, Block(q_pos, k_pos))
-    logits = logits * q.shape[-1] ** -0.5
+    logits, scale, relative = q @ k.transpose(-1, -2), q.shape[-1] ** -0.5, scheme.relative
+    terms = torch.zeros_like(logits)
+    if relative is not None:
+        terms = relative.key_logits(q, k, Block(q_pos, k_pos, scale=scale))
+    is_scaled = relative is None or relative.scaled
+    logits = (logits + terms) * scale if is_scaled else logits * scale + terms
     if scheme.bias is not None:
         logits = logits + scheme.bias.dense(q_pos, k_pos).to(q.dtype)
     if mask is not None:

@@ -24,6 +24,7 @@ from posenc import (
     BeitBias,
     Cope,
     Deberta,
+    Decomposed,
     DynamicNTK,
     Fire,
     Kerple,
@@ -259,6 +260,19 @@ def with_cope(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
     return logit
 
 
+def with_decomposed(scheme: Scheme, head: int, q: Rows, k: Rows, at: list) -> Logit:
+    del head
+    part = scheme.relative
+    assert isinstance(part, Decomposed)
+    tables = [part.row_vectors.tolist(), part.column_vectors.tolist()]
+
+    def logit(i: int, j: int) -> float:
+        offset = (at[i][0] - at[j][0], at[i][1] - at[j][1])
+        return oracles_relative.decomposed(q[i], k[j], offset, tables, part.window)
+
+    return logit
+
+
 LOGITS: dict[str, Callable[[Scheme, int, Rows, Rows, list], Logit]] = {
     "none": no_position,
     "sinusoidal": no_position,
@@ -280,6 +294,7 @@ LOGITS: dict[str, Callable[[Scheme, int, Rows, Rows, list], Logit]] = {
     "transformer-xl": with_transformer_xl,
     "deberta": with_deberta,
     "cope": with_cope,
+    "decomposed": with_decomposed,
     "swin": with_swin,
     "swinv2": with_swinv2,
     "beit": with_beit,

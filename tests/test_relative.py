@@ -16,11 +16,14 @@ from posenc import (
     Block,
     Cope,
     Deberta,
+    Decomposed,
     KVCache,
     MultiHeadAttention,
     RelativeKeyValue,
+    Rope,
     Scheme,
     Shaw,
+    SwinBias,
     TransformerXL,
     attention,
     causal,
@@ -29,7 +32,7 @@ from posenc import (
     window,
 )
 from posenc.attention import sdpa
-from posenc.positions import from_lengths, from_padding_mask, sequence
+from posenc.positions import from_lengths, from_padding_mask, grid, sequence
 from posenc.relative.deberta import log_bucket_edges
 from posenc.relative.distances import skewed, unskewed
 from support import (
@@ -186,7 +189,7 @@ def test_cope_counts_the_visible_keys_from_the_key_up_to_the_query() -> None:
         allowed = mask.allowed(at[None], at[None])[:, None]
         block = Block(at, at, allowed, scale=0.5)
         assert part.positions(q, k, block)[0, 0, -1].tolist() == last
-        logits = part.key_logits(q, k, block) * 0.5
+        logits = part.key_logits(q, k, block)
         assert logits[0, 0, -1].tolist() == pytest.approx(last)
     everything = part.positions(q * 100, torch.ones_like(k), Block(at, at))
     assert everything[0, 0, -1].tolist() == pytest.approx([3, 3, 3, 2, 1])  # at most the last one
@@ -289,6 +292,59 @@ def test_default_positions_compile_without_a_graph_break(name: str) -> None:
         assert_roundings(compiled(q, k, v, scheme=scheme), attention(q, k, v, scheme=scheme), 4)
 
 
+# --- Rows and columns ----------------------------------------------------------------------------
+
+
+def decomposed(window: tuple[int, int]) -> Decomposed:
+    part = Decomposed(HEAD_DIM, window=window).double()
+    for seed, table in enumerate(part.parameters()):
+        table.data = random(*table.shape, seed=seed + 5)
+    return part
+
+
+@pytest.mark.parametrize("window", [(4, 4), (7, 2), (3, 9), (1, 5)])
+def test_tables_of_rows_and_columns_are_resized_linearly_each_by_itself(
+    window: tuple[int, int],
+) -> None:
+    part = decomposed((4, 3))
+    made = part.resized(window)
+    assert made.window == window
+    for table, new in zip(part.parameters(), made.parameters(), strict=True):
+        expected = oracles_relative.linear_table(table.tolist(), len(new))
+        # a coordinate of up to 6 is rounded, on slopes of up to 4
+        assert_roundings(new, torch.tensor(expected, dtype=torch.float64), 16)
+    same = part.resized((4, 3))
+    assert torch.equal(same.row_vectors, part.row_vectors)
+
+
+def test_cells_of_each_row_of_a_batch_and_a_bias_of_the_same_cells() -> None:
+    q, k, v = heads(6)
+    cells = grid(2, 3)
+    moved = torch.stack((cells, cells.flip(0)))
+    scheme = Scheme(relative=decomposed((2, 3)), bias=SwinBias(HEADS, window=(2, 3)).double())
+    run: dict[str, Any] = {"scheme": scheme, "mask": None}
+    both = attention(q, k, v, q_pos=moved, k_pos=moved, **run)
+    for row in range(2):
+        at = {"q_pos": moved[row], "k_pos": moved[row]}
+        alone = attention(q[row, None], k[row, None], v[row, None], **at, **run)
+        assert_roundings(both[row, None], alone.detach(), 8)
+
+
+@pytest.mark.parametrize("impl", ["sdpa", "reference"])
+def test_the_softmax_scale_acts_on_scaled_terms_alone(impl: Any) -> None:
+    """With scale=0 nothing is left but what is added after it."""
+    q, k, v = heads(6)
+    cells = grid(2, 3)
+    part = decomposed((2, 3))
+    at = {"q_pos": cells, "k_pos": cells}
+    out = attention(q, k, v, scheme=Scheme(relative=part), scale=0.0, mask=None, impl=impl, **at)
+    terms = part.key_logits(q, k, Block(cells, cells))
+    assert_roundings(out, (terms.softmax(-1) @ v).detach(), 16)
+    shaw = Scheme(relative=copy.deepcopy(PARTS["shaw uneven"]))
+    even = attention(q, k, v, scheme=shaw, scale=0.0, mask=None, impl=impl)
+    assert_roundings(even, v.mean(2, keepdim=True).expand_as(v), 16)
+
+
 # --- Memory --------------------------------------------------------------------------------------
 
 
@@ -345,6 +401,27 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "deberta: terms": (lambda: Deberta(2, 4, terms=("p2p",)), r"some of .* got \('p2p',\)"),
     "deberta: no terms": (lambda: Deberta(2, 4, terms=()), r"some of .* got \(\)"),
+    "decomposed: size": (lambda: Decomposed(0, window=3), r"head_dim must be positive, got 0"),
+    "decomposed: window": (
+        lambda: Decomposed(8, window=(3, 0)), r"\(height, width\) of at least 1, got \(3, 0\)"
+    ),
+    "decomposed: a cell outside": (
+        lambda: Decomposed(8, window=(2, 3)).key_logits(
+            torch.zeros(1, 1, 9, 8), torch.zeros(1, 1, 9, 8), Block(grid(3, 3), grid(3, 3))
+        ),
+        r"row offsets in a side of 2 must lie in \[-1, 1\], got position",
+    ),
+    "decomposed: no axes": (
+        lambda: attention(
+            random(1, 2, 6, 8), random(1, 2, 6, 8), random(1, 2, 6, 8),
+            scheme=Scheme(relative=Decomposed(8, window=3)), mask=None,
+        ),
+        r"needs positions with 2 axes",
+    ),
+    "decomposed: two kinds of positions": (
+        lambda: Scheme(relative=Decomposed(8, window=3), rotary=Rope(8)),
+        r"need positions with the same axes: rotary= reads 1, relative= reads 2",
+    ),
     "cope: size": (lambda: Cope(8, max_positions=0), r"must be positive, got 8 and 0"),
 }  # fmt: skip
 

@@ -41,7 +41,7 @@ from posenc.contracts import (
 from posenc.frequencies import Frequencies, Spectrum
 from posenc.masks import Mask, causal, same_segment, window
 from posenc.query_scale import LearnedLogScale, LogScale, PowerScale, StepLogScale
-from posenc.relative import Cope, Deberta, Shaw, TransformerXL
+from posenc.relative import Cope, Deberta, Decomposed, Shaw, TransformerXL
 from posenc.rotary import (
     AxialRope,
     LearnedScaleRope,
@@ -80,6 +80,7 @@ __all__ = [
     "Block",
     "Cope",
     "Deberta",
+    "Decomposed",
     "DynamicNTK",
     "Fire",
     "FourierBands",

@@ -23,7 +23,7 @@ from posenc.bias import (
 from posenc.contracts import Scheme
 from posenc.masks import Mask, causal
 from posenc.positions import centred, grid, with_class_token
-from posenc.relative import Cope, Deberta, Shaw, TransformerXL
+from posenc.relative import Cope, Deberta, Decomposed, Shaw, TransformerXL
 from posenc.rotary import AxialRope, LearnedScaleRope, MixedRope, Rope, XPos
 from posenc.scaling import (
     NTK,
@@ -301,6 +301,19 @@ ENCODINGS: dict[str, Encoding] = {
         "Positions count what the query's gates let through, so the context decides the unit.",
         "Cope(head_dim, max_positions=64)",
         lambda shape: Scheme(relative=Cope(shape.head_dim, max_positions=64)),
+        only_full=True,
+    ),
+    "decomposed": Encoding(
+        "decomposed",
+        "Decomposed 2-D relative vectors (SAM, ViTDet)",
+        "relative",
+        "Li 2021, arXiv 2112.01526, section 4.1; Li 2022, arXiv 2203.16527",
+        "A learned vector per row offset and one per column offset meet the query, unscaled.",
+        "Decomposed(head_dim, window=(height, width)); .resized(window)",
+        lambda shape: Scheme(relative=Decomposed(shape.head_dim, window=shape.window)),
+        mask=None,
+        positions=lambda shape: grid(*shape.window),
+        has_limit=True,
         only_full=True,
     ),
     "swin": Encoding(

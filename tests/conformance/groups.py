@@ -6,6 +6,7 @@ from conformance import positions_of_models, special
 from conformance.biases import alibi_checks, bucket_checks
 from conformance.check import Check
 from conformance.checkpoints import checkpoint_checks
+from conformance.decomposed import decomposed_checks
 from conformance.learned_tables import axial_table_checks, resized_checks, table_checks
 from conformance.query_scales import scale_checks
 from conformance.relative_vectors import disentangled_checks, shaw_checks, transformer_xl_checks
@@ -31,6 +32,7 @@ GROUPS: dict[str, Callable[[], list[Check]]] = {
     "Disentangled vectors": disentangled_checks,
     "Transformer-XL and its kin": transformer_xl_checks,
     "Vectors of clipped distances": shaw_checks,
+    "Decomposed vectors of rows and columns": decomposed_checks,
     "Queries scaled by position": scale_checks,
     "Other rotations, and keys that code and weights read differently": lambda: special.CHECKS,
     "Sinusoids": sinusoid_checks,

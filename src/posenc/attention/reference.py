@@ -24,11 +24,11 @@ def reference_attention(problem: Problem) -> Tensor:
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
 
-    logits = q @ k.transpose(-1, -2)
+    logits = q @ k.transpose(-1, -2) * scale
     meeting = replace(problem, scale=scale, first=None).meeting()  # looked up, pair by pair
     if scheme.relative is not None:
-        logits = logits + scheme.relative.key_logits(q, k, meeting)
-    logits = logits * scale
+        terms = scheme.relative.key_logits(q, k, meeting)
+        logits = logits + (terms * scale if scheme.relative.scaled else terms)
     if scheme.bias is not None:
         logits = logits + scheme.bias.dense(q_pos, k_pos, dtype=torch.float64)
 

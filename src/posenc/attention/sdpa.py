@@ -118,9 +118,10 @@ def _with_vectors(block: Problem) -> Tensor:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     meeting = block.meeting()
     logits = relative.key_logits(q, k, meeting)
+    if relative.scaled:
+        logits = logits * block.scale
     if relative.adds_values:
-        logits = q @ k.transpose(-1, -2) + logits
-    logits = logits * block.scale
+        logits = (q * block.scale) @ k.transpose(-1, -2) + logits
     if scheme.bias is not None:
         logits = logits + scheme.bias.dense(block.q_pos, block.k_pos, dtype=dtype, for_softmax=True)
     if not relative.adds_values:

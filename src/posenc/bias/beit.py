@@ -7,8 +7,9 @@ code. Patch offsets read the table; class to patch, patch to class and class to 
 import torch
 from torch import Tensor, nn
 
-from posenc.bias.windows import Kernel, check_window, offset_rows, resized_table
+from posenc.bias.windows import Kernel, offset_rows, resized_table
 from posenc.contracts import LogitBias
+from posenc.positions import check_window
 
 __all__ = ["BeitBias"]
 

@@ -7,8 +7,9 @@ LeViT's attention bias: Graham et al. 2021, arXiv 2104.01136, section 4.2.
 import torch
 from torch import Tensor, nn
 
-from posenc.bias.windows import Kernel, check_window, offset_rows, resized_table
+from posenc.bias.windows import Kernel, offset_rows, resized_table
 from posenc.contracts import LogitBias
+from posenc.positions import check_window
 
 __all__ = ["SwinBias"]
 

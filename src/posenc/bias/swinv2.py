@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from posenc.bias.windows import check_window, offset_rows
+from posenc.bias.windows import offset_rows
 from posenc.contracts import LogitBias
 from posenc.frequencies import full_precision
+from posenc.positions import check_window
 
 __all__ = ["SwinV2Bias"]
 

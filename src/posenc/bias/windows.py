@@ -7,19 +7,10 @@ from torch.nn import functional as F
 
 from posenc.positions import check_range
 
-__all__ = ["Kernel", "check_window", "offset_rows", "resized_table"]
+__all__ = ["Kernel", "offset_rows", "resized_table"]
 
 Window = tuple[int, int]
 Kernel = Literal["bicubic", "bilinear"]
-
-
-def check_window(window: int | tuple[int, int], name: str = "window") -> Window:
-    """(height, width), from a number for a square or from a pair."""
-    sides = (window, window) if isinstance(window, int) else tuple(window)
-    whole = all(isinstance(side, int) and not isinstance(side, bool) for side in sides)
-    if len(sides) != 2 or not whole or min(sides) < 1:
-        raise ValueError(f"{name} must be (height, width) of at least 1, got {window!r}")
-    return sides
 
 
 def offset_rows(offset: Tensor, window: Window) -> Tensor:

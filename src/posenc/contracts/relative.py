@@ -20,10 +20,10 @@ class Block:
     one: then logits by distance are a view, not a lookup.
     """
 
-    q_pos: Tensor  # [Q] or [B, Q]
+    q_pos: Tensor  # [Q] or [B, Q]; coordinates are a last dimension, where vectors read several
     k_pos: Tensor  # [K] or [B, K]
     allowed: Tensor | None = None  # [B|1, 1, Q, K] bool; None where every key is seen
-    scale: float = 1.0  # what attention multiplies the logits by
+    scale: float = 1.0  # what attention multiplies q·k by
     first: tuple[int, int] | None = None
     start: tuple[int, int] = (0, 0)  # the first query and key, counted in the whole call
     made: Any = None  # what `RelativeKeyValue.prepare` made for the whole call
@@ -38,11 +38,13 @@ class RelativeKeyValue(nn.Module, ABC):
 
     head_dim: int
     num_heads: int | None = None  # None: the vectors are shared by all heads
+    num_axes: int = 1  # coordinates of one position
+    scaled: bool = True  # whether the softmax scale multiplies its logits, as it does q·k
     adds_values: bool = False  # whether value_sum gives anything
 
     @abstractmethod
     def key_logits(self, q: Tensor, k: Tensor, block: Block) -> Tensor:
-        """Unscaled logits `[B, H, Q, K]` to add to q·k before the softmax scale."""
+        """Logits `[B, H, Q, K]`: beside q·k before the softmax scale, or after it if not `scaled`."""
 
     def prepare(self, whole: Block, dtype: torch.dtype) -> Any:
         """What all blocks of one call share, made once: projected vectors, sinusoids, …"""

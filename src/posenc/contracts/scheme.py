@@ -60,7 +60,7 @@ class Scheme:
         axes["rotary"] = axes["rotary"] if isinstance(axes["rotary"], int) else None
         if self.rotary is not None and not isinstance(self.rotary, RotaryTables):
             axes["rotary"] = axes["rotary"] or 1
-        axes["relative"] = 1 if self.relative is not None else None
+        axes["relative"] = None if self.relative is None else self.relative.num_axes
         axes["query_scale"] = 1 if self.query_scale is not None else None
         if min(axes_of(self.additive), self.num_axes) > 1:
             axes["additive"] = axes_of(self.additive)
@@ -71,8 +71,8 @@ class Scheme:
 
     @property
     def num_axes(self) -> int:
-        """Coordinates of one position in attention: what the bias or the rotation asks for."""
-        return max(axes_of(self.bias), axes_of(self.rotary))
+        """Coordinates of one position in attention: what its parts ask for."""
+        return max(axes_of(self.bias), axes_of(self.rotary), axes_of(self.relative))
 
     @property
     def real_positions(self) -> bool:

@@ -16,7 +16,17 @@ from posenc.contracts import Pairing
 __all__ = ["Family", "class_defaults"]
 
 Position = Literal[
-    "rope", "axial", "alibi", "t5", "window", "layout", "relative", "learned", "sinusoidal", "none"
+    "rope",
+    "axial",
+    "alibi",
+    "t5",
+    "window",
+    "layout",
+    "relative",
+    "decomposed",
+    "learned",
+    "sinusoidal",
+    "none",
 ]
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from posenc.contracts import Scheme
+from posenc.interop.decomposed import DECOMPOSED
 from posenc.interop.dialects import DIALECTS
 from posenc.interop.errors import ConfigError
 from posenc.interop.families import Family, class_defaults
@@ -34,7 +35,9 @@ __all__ = [
     "scheme_from_config",
 ]
 
-FAMILIES: Mapping[str, Family] = {**ROPE, **REMOTE, **OTHER, **VISION, **WINDOWED, **RELATIVE}
+FAMILIES: Mapping[str, Family] = {
+    **ROPE, **REMOTE, **OTHER, **VISION, **WINDOWED, **RELATIVE, **DECOMPOSED,
+}  # fmt: skip
 
 # Where a model of several parts keeps its language model.
 _TEXT_SECTIONS = (

@@ -10,6 +10,7 @@ from posenc.additive import Sinusoidal
 from posenc.bias import T5Bias
 from posenc.contracts import Scheme
 from posenc.interop.alibi import MAX_HEADS, alibi_layers
+from posenc.interop.decomposed import decomposed_layers, decomposed_table
 from posenc.interop.errors import about
 from posenc.interop.families import Family
 from posenc.interop.keys import Keys
@@ -73,6 +74,10 @@ def _relative(keys: Keys, family: Family) -> Parts:
     return Parts(made.layers, table, softmax_scale=made.softmax_scale, max_length=length)
 
 
+def _decomposed(keys: Keys, family: Family) -> Parts:
+    return Parts(decomposed_layers(keys, family), decomposed_table(keys, family))
+
+
 def _table_width(keys: Keys) -> str:
     return "embedding_size" if "embedding_size" in keys else "hidden_size"
 
@@ -90,6 +95,7 @@ _PARTS: Mapping[str, Callable[[Keys, Family], Parts]] = {
     "window": _windows,
     "layout": _layout,
     "relative": _relative,
+    "decomposed": _decomposed,
 }
 
 # Added to embeddings ------------------------------------------------------------------------------

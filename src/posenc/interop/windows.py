@@ -16,7 +16,7 @@ from posenc.interop.families import Family
 from posenc.interop.keys import MAX_SIZE, Keys
 from posenc.interop.layers import MAX_LAYERS, num_layers
 
-__all__ = ["WINDOWED", "layout_layers", "window_layers"]
+__all__ = ["MAX_SIDE", "WINDOWED", "layout_layers", "patches", "window_layers"]
 
 MAX_SIDE, MAX_BUCKETS, MAX_DISTANCE = 256, 1024, 1 << 16
 HEADS = {"num_attention_heads": "num_heads"}
@@ -70,7 +70,7 @@ def _stages(keys: Keys, family: Family) -> tuple[Scheme, ...]:
         if not family.options.get("continuous"):
             layers += [Scheme(bias=SwinBias(num_heads, window=side)) for _ in range(depth)]
             continue
-        height, width = _patches(keys)
+        height, width = patches(keys)
         halvings = stage if family.options.get("halves") else 0
         window = min(height >> halvings, side), min(width >> halvings, side)
         pretrained = _pretrained(keys, family, len(depths))[stage]
@@ -110,7 +110,7 @@ def _beit(keys: Keys) -> tuple[Scheme, ...]:
         keys.fail("use_shared_relative_position_bias", True, "false beside a bias for each layer")
     if not own and not shared:
         return (Scheme(),) * count
-    window = _patches(keys)
+    window = patches(keys)
     if shared:
         return (Scheme(bias=BeitBias(heads, window=window)),) * count
     return tuple(Scheme(bias=BeitBias(heads, window=window)) for _ in range(count))
@@ -122,7 +122,7 @@ def _levit(keys: Keys) -> tuple[Scheme, ...]:
     heads = _integers(keys, "num_attention_heads", len(depths), MAX_HEADS)
     widths = _integers(keys, "hidden_sizes", len(depths), MAX_SIZE)
     key_dim = _integers(keys, "key_dim", len(depths), MAX_SIZE)[0]
-    height, width = _patches(keys)
+    height, width = patches(keys)
     layers: list[Scheme] = []
     for stage, (depth, num_heads) in enumerate(zip(depths, heads, strict=True)):
         counts = [num_heads] * depth
@@ -170,12 +170,12 @@ def layout_layers(keys: Keys, family: Family) -> tuple[Scheme, ...]:
     return (Scheme(bias=AxesBias(parts, scale=scale)),) * count
 
 
-def _patches(keys: Keys) -> tuple[int, int]:
+def patches(keys: Keys, image: str = "image_size") -> tuple[int, int]:
     """How many patches an image has, down and across."""
-    image, patch = (_pair(keys, name) for name in ("image_size", "patch_size"))
-    sides = image[0] // patch[0], image[1] // patch[1]
+    sizes, patch = (_pair(keys, name) for name in (image, "patch_size"))
+    sides = sizes[0] // patch[0], sizes[1] // patch[1]
     if not all(1 <= side <= MAX_SIDE for side in sides):
-        keys.fail("image_size", keys.get("image_size"), f"1 to {MAX_SIDE} patches of patch_size")
+        keys.fail(image, keys.get(image), f"1 to {MAX_SIDE} patches of patch_size")
     return sides
 
 

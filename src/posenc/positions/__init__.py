@@ -9,6 +9,7 @@ from posenc.positions.checks import (
     assert_on_device,
     check_positions,
     check_range,
+    check_window,
     query_key_positions,
 )
 from posenc.positions.grids import (
@@ -32,6 +33,7 @@ __all__ = [
     "centred",
     "check_positions",
     "check_range",
+    "check_window",
     "following",
     "from_lengths",
     "from_padding_mask",

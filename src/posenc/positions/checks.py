@@ -7,6 +7,7 @@ __all__ = [
     "assert_on_device",
     "check_positions",
     "check_range",
+    "check_window",
     "host_all",
     "query_key_positions",
 ]
@@ -43,6 +44,15 @@ def check_positions(
             f"got {list(shape)}"
         )
     return positions if is_real else positions.to(torch.int64)
+
+
+def check_window(window: int | tuple[int, int], name: str = "window") -> tuple[int, int]:
+    """(height, width), from a number for a square or from a pair."""
+    sides = (window, window) if isinstance(window, int) else tuple(window)
+    whole = all(isinstance(side, int) and not isinstance(side, bool) for side in sides)
+    if len(sides) != 2 or not whole or min(sides) < 1:
+        raise ValueError(f"{name} must be (height, width) of at least 1, got {window!r}")
+    return sides
 
 
 def check_range(positions: Tensor, low: int, high: int, *, name: str) -> None:

@@ -2,7 +2,8 @@
 
 from posenc.relative.cope import Cope
 from posenc.relative.deberta import Deberta
+from posenc.relative.decomposed import Decomposed
 from posenc.relative.shaw import Shaw
 from posenc.relative.transformer_xl import TransformerXL
 
-__all__ = ["Cope", "Deberta", "Shaw", "TransformerXL"]
+__all__ = ["Cope", "Deberta", "Decomposed", "Shaw", "TransformerXL"]

@@ -27,6 +27,8 @@ class Cope(RelativeKeyValue):
     storage: a rolled cache gives the same. Raises ValueError for sizes below 1.
     """
 
+    scaled = False
+
     def __init__(self, head_dim: int, *, max_positions: int) -> None:
         super().__init__()
         if min(head_dim, max_positions) < 1:
@@ -43,7 +45,7 @@ class Cope(RelativeKeyValue):
         above = (below + 1).clamp(max=self.max_positions - 1)
         share = positions - below
         low, high = (per_position.gather(-1, index) for index in (below, above))
-        return torch.lerp(low, high, share) / block.scale  # attention multiplies by it again
+        return torch.lerp(low, high, share)
 
     def positions(self, q: Tensor, k: Tensor, block: Block) -> Tensor:
         """p of every pair, `[B, H, Q, K]` in [0, max_positions − 1]."""

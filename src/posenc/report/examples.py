@@ -107,6 +107,7 @@ EXAMPLES: dict[str, str] = {
          "out = attention(q, k, v, scheme=scheme, scale=relative.scale, mask=None)   # an encoder"]
     ),
     "cope": _heads("Cope", "Scheme(relative=Cope(64, max_positions=64))"),
+    "decomposed": _grid("Decomposed", "Scheme(relative=Decomposed(64, window=(6, 8)))"),
     "swin": _grid("SwinBias", "Scheme(bias=SwinBias(8, window=(6, 8)))"),
     "swinv2": _grid(
         "SwinV2Bias", "Scheme(bias=SwinV2Bias(8, window=(6, 8)))",
@@ -211,6 +212,10 @@ TRAPS: dict[str, tuple[str, ...]] = {
     "beit": (
         "The three rows of the class token come last: class to patch, patch to class, itself.",
         "Tables of windows with h ≠ w are scrambled by some readers: rows are 2w − 1 wide.",
+    ),
+    "decomposed": (
+        "The terms are not divided by √d, in the paper they are: released weights are as here.",
+        "Another image size needs resized(window); released code does it in silence.",
     ),
     "swin": ("Index buffers of released checkpoints are not needed; drop them when loading.",),
     "linear": ("Without fine-tuning it costs more than NTK or YaRN (arXiv 2306.15595).",),
