@@ -95,11 +95,13 @@ def test_every_place_is_written_and_none_outside(
                for n in (x.shape[1],)]  # fmt: skip
     outs = [x[:, 1:-1, 1:-1, 1:-1] for x in guarded]
     parts = [table.cos, table.sin, table.cos, table.sin]
-    triton_rotary._launch((q, k), (outs[0], outs[1]), parts, pairing == "adjacent", table.start)
-    for whole, out in zip(guarded, outs, strict=True):
-        assert out.isfinite().all()
-        out.fill_(torch.nan)
-        assert whole.isnan().all()
+    form = (pairing == "adjacent", table.start)
+    for tiles in (triton_rotary.Tiles(heads=4), triton_rotary.Tiles(pairs=64, heads=1)):
+        triton_rotary._launch((q, k), (outs[0], outs[1]), parts, *form, tiles=tiles)
+        for whole, out in zip(guarded, outs, strict=True):
+            assert out.isfinite().all()
+            out.fill_(torch.nan)
+            assert whole.isnan().all()
 
 
 @needs_triton
@@ -107,17 +109,21 @@ def test_every_place_is_written_and_none_outside(
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_forward_backward_and_in_place_are_the_oracle(
-    shape: tuple[int, int, int, int], pairing: Pairing, dtype: torch.dtype
+    shape: tuple[int, int, int, int],
+    pairing: Pairing,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = torch.tensor([[7 * t + 1 for t in range(shape[3])], [5 - t for t in range(shape[3])]])
-    table = table_of(at, pairing, shape)
-    tables = RotaryTables(table, table)
+    places = (at, at + 3)
+    table, other = (table_of(place, pairing, shape) for place in places)
+    tables = RotaryTables(table, other)
     q, k = heads(shape, dtype)
     turned = rotate_qk(q, k, tables, impl="triton")
     turns = slice(shape[2], shape[2] + shape[1])
-    for x, out in zip((q, k), turned, strict=True):
+    for x, out, place in zip((q, k), turned, places, strict=True):
         assert out.dtype == dtype
-        assert_rounded_once(out, by_oracle(x, at, table))
+        assert_rounded_once(out, by_oracle(x, place, table))
         rest = torch.ones(shape[0], dtype=torch.bool)
         rest[turns] = False
         assert torch.equal(out[..., rest], x[..., rest])
@@ -129,9 +135,10 @@ def test_forward_backward_and_in_place_are_the_oracle(
         for out, same in zip(outs, turned, strict=True):
             assert torch.equal(out, same)
         grads = torch.autograd.grad(outs, leaves, ahead)
-        for grad, weight in zip(grads, ahead, strict=True):
-            assert_rounded_once(grad, by_oracle(weight, at, table, direction=-1))
+        for grad, weight, place in zip(grads, ahead, places, strict=True):
+            assert_rounded_once(grad, by_oracle(weight, place, table, direction=-1))
 
+    monkeypatch.setattr(triton_rotary, "BUSY", 0)  # several heads in one program
     before = [x._version for x in (q, k)]
     same_q, same_k = rotate_qk(q, k, tables, inplace=True, impl="triton")
     assert same_q is q and same_k is k
