@@ -21,7 +21,7 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme) -> Problem:
 def firsts_of(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme) -> list[list[int]]:
     problem = problem_of(q, k, v, scheme)
     blocks = distance._blocks(q.shape[2], 256)
-    return distance.first_keys(problem, distance._distance_vector(problem), blocks)
+    return distance.first_keys(problem, distance.distance_vector(problem), blocks)
 
 
 def qkv(kind: str) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from posenc.attention.problem import Problem
 from posenc.masks import Causal, Window, parts_of
 
-__all__ = ["distance_attention", "is_by_distance"]
+__all__ = ["distance_attention", "distance_vector", "farthest_distances", "is_by_distance"]
 
 BLOCK = 512  # queries at a time; causal blocks skip the keys after their last query
 LONG = 8192  # keys, from which larger blocks pay
@@ -42,7 +42,7 @@ def is_by_distance(problem: Problem) -> bool:
 
 def distance_attention(problem: Problem) -> Tensor:
     """Softmax attention `[B, H, Q, Dv]`; queries are the last Q of K contiguous keys."""
-    vector = _distance_vector(problem)
+    vector = distance_vector(problem)
     if torch.is_grad_enabled() and vector.requires_grad:
         group = problem.q.shape[1] // problem.k.shape[1]
         k, v = (x.repeat_interleave(group, 1) for x in (problem.k, problem.v))
@@ -57,7 +57,17 @@ def distance_attention(problem: Problem) -> Tensor:
 
 
 def first_keys(problem: Problem, vector: Tensor, blocks: list[slice]) -> list[list[int]]:
-    """For each block of queries and each head, the first key that must be read.
+    """For each block of queries and each head, the first key that must be read."""
+    farthest = farthest_distances(problem, vector, blocks).tolist()
+    shift = problem.k.shape[2] - problem.q.shape[2]
+    return [
+        [_floor(block.start + shift - distance[index]) for distance in farthest]
+        for index, block in enumerate(blocks)
+    ]
+
+
+def farthest_distances(problem: Problem, vector: Tensor, blocks: list[slice]) -> Tensor:
+    """`[H, N]`, for each head and block of queries the largest distance that must be read.
 
     Let s be the softmax scale, b the bias over distances, and query i see the keys up to itself. The
     logit of key j is at most s|q_i|K + b(i-j), K being the largest norm of a key of the head; the
@@ -77,12 +87,7 @@ def first_keys(problem: Problem, vector: Tensor, blocks: list[slice]) -> list[li
     tails = bias.logcumsumexp(-1)  # [H, K]: entry c sums the distances from K-1 down to K-1-c
     limit = LOG_HALF_ULP - margins + bias[:, -1:]
     beyond = torch.searchsorted(tails, limit, right=True)  # entries that may be left out
-    farthest = (num_keys - 1 - beyond).tolist()  # largest distance that must be read
-    shift = num_keys - problem.q.shape[2]
-    return [
-        [_floor(block.start + shift - distance[index]) for distance in farthest]
-        for index, block in enumerate(blocks)
-    ]
+    return num_keys - 1 - beyond
 
 
 def _may_skip(problem: Problem) -> bool:
@@ -119,14 +124,14 @@ def _blocks(num_queries: int, size: int) -> list[slice]:
     return [slice(i, min(i + size, num_queries)) for i in range(0, num_queries, size)]
 
 
-def _distance_vector(problem: Problem) -> Tensor:
+def distance_vector(problem: Problem, *, masked: bool = True) -> Tensor:
     """Bias and mask of distances K − 1 down to −(Q − 1), `[H, K + Q − 1]`."""
     bias, num_queries, num_keys = problem.scheme.bias, problem.q.shape[2], problem.k.shape[2]
     assert bias is not None
     distances = torch.arange(num_keys - 1, -num_queries, -1, device=problem.q.device)
     dtype = torch.promote_types(problem.q.dtype, torch.float32)
     vector = bias.per_distance(distances, dtype=dtype, for_softmax=True)
-    if problem.mask is None:
+    if problem.mask is None or not masked:
         return vector.contiguous()
     allowed = problem.mask.allowed(distances[None], torch.zeros_like(distances[:1])[None])
     return vector.masked_fill(~allowed[:, :, 0], float("-inf")).contiguous()

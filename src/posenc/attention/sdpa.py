@@ -15,7 +15,7 @@ from posenc.attention.problem import Problem, softmax
 from posenc.masks import Causal
 from posenc.rotate import rotate_qk
 
-__all__ = ["sdpa_attention"]
+__all__ = ["positioned", "sdpa_attention"]
 
 BLOCK_ELEMENTS = 1 << 24  # of a mask or bias built at once: 64 MB in float32
 VECTOR_ELEMENTS = 1 << 20  # where several maps of one block stay in the CPU's cache
@@ -23,7 +23,7 @@ VECTOR_ELEMENTS = 1 << 20  # where several maps of one block stay in the CPU's c
 
 def sdpa_attention(problem: Problem) -> Tensor:
     """Softmax attention `[B, H, Q, Dv]` in the dtype of the queries."""
-    problem = _tempered(_rotated(problem)).prepared()
+    problem = positioned(problem).prepared()
     scheme, mask = problem.scheme, problem.mask
     if scheme.bias is None and scheme.relative is None and _is_plain(problem):
         return _sdpa(problem, None, is_causal=mask is not None)
@@ -38,6 +38,11 @@ def sdpa_attention(problem: Problem) -> Tensor:
     starts = range(0, num_queries, size)
     blocks = [slice(start, min(start + size, num_queries)) for start in starts]
     return torch.cat([_attend(_block(problem, queries)) for queries in blocks], dim=2)
+
+
+def positioned(problem: Problem) -> Problem:
+    """With all that a scheme does to queries and keys done: rotation, temperature."""
+    return _tempered(_rotated(problem))
 
 
 def _rotated(problem: Problem) -> Problem:

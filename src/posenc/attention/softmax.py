@@ -12,7 +12,7 @@ from posenc.masks import Mask, causal
 
 __all__ = ["AttentionImpl", "attention"]
 
-AttentionImpl = Literal["auto", "reference", "sdpa"]
+AttentionImpl = Literal["auto", "reference", "sdpa", "flex"]
 NOPE = Scheme()
 
 
@@ -38,12 +38,16 @@ def attention(
     END of the keys, whose positions default to 0 … K-1. `scale` defaults to 1/√D. A query that may
     see no key gets zeros. `scheme.additive` belongs to the embeddings and is not applied here.
 
-    `impl="reference"` is the float64 definition, "sdpa" PyTorch's fused kernel; "auto" is "sdpa".
-    Raises ValueError where shapes, heads, positions or the mask do not fit.
+    `impl="reference"` is the float64 definition, "sdpa" PyTorch's fused kernel, "flex" FlexAttention;
+    "auto" is "sdpa". Raises ValueError where shapes, heads, positions or the mask do not fit.
     """
     problem = checked(q, k, v, scheme, q_pos, k_pos, mask, scale)
     if impl == "reference":
         return reference_attention(problem)
     if impl in ("auto", "sdpa"):
         return sdpa_attention(problem)
-    raise ValueError(f"impl must be 'auto', 'reference' or 'sdpa', got {impl!r}")
+    if impl == "flex":
+        from posenc.attention.flex import flexible_attention  # noqa: PLC0415  loads a compiler
+
+        return flexible_attention(problem)
+    raise ValueError(f"impl must be 'auto', 'reference', 'sdpa' or 'flex', got {impl!r}")
