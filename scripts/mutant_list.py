@@ -26,7 +26,7 @@ FAULTS, LINEAR, VALUES, BAD = (
 IMPORTS, EDGES, SKIPPING = "test_imports.py", "test_edges.py", "test_skipping.py"
 ROOM = "test_room.py"
 ABSOLUTE = "test_absolute.py"
-TRITON = "test_triton.py"
+TRITON, FLEX = "test_triton.py", "test_flex.py"
 
 
 def mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -266,6 +266,76 @@ MUTANTS: tuple[Mutant, ...] = (
         "raise ValueError(\n            f\"impl='triton' cannot",
         "return False\n        raise ValueError(\n            f\"impl='triton' cannot",
         TRITON,
+    ),
+    mutant(
+        "flex: masks of segments ignored",
+        "attention/flex.py",
+        "seen = seen & (_at(of_queries, b, q) == _at(of_keys, b, k))",
+        "pass",
+        FLEX,
+    ),
+    mutant(
+        "flex: the bias one distance off",
+        "attention/flex.py",
+        "torch.full((), problem.k.shape[2] - 1, device",
+        "torch.full((), problem.k.shape[2] - 2, device",
+        FLEX,
+    ),
+    mutant(
+        "flex: given positions one distance off",
+        "attention/flex.py",
+        "q_place, k_place = q_pos - low, k_pos",
+        "q_place, k_place = q_pos - low + 1, k_pos",
+        FLEX,
+    ),
+    mutant(
+        "flex: partial blocks taken as full",
+        "attention/flex.py",
+        "every & (nearest >= 0)",
+        "every & (farthest >= 0)",
+        FLEX,
+    ),
+    mutant(
+        "flex: windows from both sides: far keys read",
+        "attention/flex.py",
+        "some = some & (nearest < size) & (farthest > -size)",
+        "some = some & (farthest > -size)",
+        FLEX,
+    ),
+    mutant(
+        "flex: the last block is full",
+        "attention/flex.py",
+        "every = every & (farthest < size) & (nearest > -size)",
+        "every = every & (farthest < size)",
+        FLEX,
+    ),
+    mutant(
+        "flex: ALiBi reads every block",
+        "attention/flex.py",
+        "some = some & (nearest <= reach[..., None])",
+        "pass",
+        FLEX,
+    ),
+    mutant(
+        "flex: ALiBi leaves out a block too many",
+        "attention/flex.py",
+        "some = some & (nearest <= reach[..., None])",
+        "some = some & (nearest <= reach[..., None] - BLOCK)",
+        FLEX,
+    ),
+    mutant(
+        "flex: relative vectors are left out in silence",
+        "attention/flex.py",
+        ": scheme.relative is not None,",
+        ": False,",
+        FLEX,
+    ),
+    mutant(
+        "flex: one row of positions for all",
+        "attention/flex.py",
+        "return of_rows[0, token] if of_rows.shape[0] == 1 else of_rows[b, token]",
+        "return of_rows[0, token]",
+        FLEX,
     ),
     mutant(
         "tables of another token count accepted",
