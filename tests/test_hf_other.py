@@ -218,3 +218,64 @@ def test_an_encoder_beside_its_decoder() -> None:
     assert (model.model_type, len(model.layers)) == ("dia_decoder", 18)
     assert model.encoder is not None and len(model.encoder.layers) == 12
     assert scheme_from_config(keys, part="encoder_config").layers == model.encoder.layers
+
+
+DEBERTA = {**SMALL, "relative_attention": True, "pos_att_type": ["c2p", "p2c"],
+           "max_position_embeddings": 32}  # fmt: skip
+
+
+def test_layers_share_the_vectors_that_their_model_shares() -> None:
+    model = scheme_from_config({"model_type": "deberta-v2", "position_buckets": 8, **DEBERTA})
+    parts: list[Any] = [layer.relative for layer in model.layers]
+    assert len({id(part.table) for part in parts}) == 1
+    assert len({id(part.key) for part in parts}) == len({id(part.query) for part in parts}) == 3
+    assert parts[0].num_buckets == 8 and model.softmax_scale == parts[0].scale == 48**-0.5
+    assert model.additive is not None and model.max_length == 32
+    conformer = scheme_from_config({"model_type": "parakeet_encoder", **SMALL})
+    assert len({id(layer.relative) for layer in conformer.layers}) == 3
+    names = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
+    xlnet = scheme_from_config(
+        {"model_type": "xlnet", "clamp_len": 7, **{names[key]: SMALL[key] for key in SMALL}}
+    )
+    assert getattr(xlnet.layers[2].relative, "clamp", None) == 7
+    assert any("segments" in note for note in xlnet.notes)
+
+
+def test_the_first_deberta_has_a_vector_for_each_distance() -> None:
+    model = scheme_from_config(
+        {"model_type": "deberta", "position_biased_input": False, "position_buckets": 8, **DEBERTA}
+    )
+    part: Any = model.layers[0].relative
+    assert (part.num_buckets, part.span, part.key.bias) == (None, 32, None)
+    assert model.additive is None and part.query.bias is not None
+    off = scheme_from_config({"model_type": "deberta", **DEBERTA, "relative_attention": False})
+    assert off.layers == (Scheme(),) * 3 and off.additive is not None
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "deberta", **DEBERTA, "talking_head": True}, "mixed between heads"),
+        ({"model_type": "deberta-v2", **DEBERTA, "pos_att_type": None}, "a list of terms"),
+        ({"model_type": "deberta-v2", **DEBERTA, "pos_att_type": ["p2p"]}, "terms must be some of"),
+        ({"model_type": "wav2vec2-bert", **SMALL, "position_embeddings_type": "rotary"},
+         "'rotary' turns hidden states before they are projected"),
+        ({"model_type": "wav2vec2-conformer", **SMALL, "position_embeddings_type": "relative_key"},
+         "expected 'relative'"),
+        ({"model_type": "granite_speech5_encoder", **SMALL, "context_size": 9,
+          "max_position_embeddings": 8}, "at most the 8 distances that have a vector"),
+        ({"model_type": "sam_vision_model", **SMALL, "image_size": 64, "patch_size": 16,
+          "window_size": 2, "global_attn_indexes": [3]}, "indices of layers, from 0 to 2"),
+        ({"model_type": "funnel", **SMALL}, "each has positions of its own"),
+        ({"model_type": "transfo-xl", **SMALL}, "its code left transformers"),
+    ],
+)  # fmt: skip
+def test_vectors_of_distances_that_are_not_understood_are_refused(
+    config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        scheme_from_config(config)
