@@ -1375,11 +1375,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the bias is scaled like a logit",
         "attention/reference.py",
-        "    logits = logits * scale\n    if scheme.bias is not None:\n"
-        "        logits = logits + scheme.bias.dense(q_pos, k_pos, dtype=torch.float64)\n",
-        "    if scheme.bias is not None:\n"
-        "        logits = logits + scheme.bias.dense(q_pos, k_pos, dtype=torch.float64)\n"
-        "    logits = logits * scale\n",
+        "scheme.bias.dense(q_pos, k_pos, dtype=torch.float64)",
+        "scheme.bias.dense(q_pos, k_pos, dtype=torch.float64) * scale",
         ORACLES,
     ),
     mutant(
