@@ -139,8 +139,15 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "skipping: the first key is rounded up",
         "attention/distance.py",
-        "return max(0, key // step * step)",
-        "return max(0, -(-key // step) * step)",
+        "return max(0, key // BLOCK * BLOCK)",
+        "return max(0, -(-key // BLOCK) * BLOCK)",
+        SKIPPING,
+    ),
+    mutant(
+        "far keys stay in the vector as subnormal weights",
+        "attention/distance.py",
+        "return vector.masked_fill(entry < nearest_left_out,",
+        "return vector.masked_fill(entry < nearest_left_out - 1,",
         SKIPPING,
     ),
     mutant(
@@ -1244,8 +1251,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a vector over distances that runs backwards",
         "attention/distance.py",
-        "torch.arange(num_keys - 1, -num_queries, -1,",
-        "torch.arange(-num_queries + 1, num_keys, 1,",
+        "torch.arange(num_keys - 1, last, -1,",
+        "torch.arange(last + 1, num_keys, 1,",
         ATTENTION,
     ),
     mutant(
@@ -1718,8 +1725,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "no bias where there is no mask",
         "attention/distance.py",
-        "return vector.contiguous()",
-        "return torch.zeros_like(vector)",
+        "if unseen else vector.contiguous()",
+        "if unseen else torch.zeros_like(vector)",
         FAULTS,
     ),
     mutant(

@@ -21,7 +21,8 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme) -> Problem:
 def firsts_of(q: Tensor, k: Tensor, v: Tensor, scheme: Scheme) -> list[list[int]]:
     problem = problem_of(q, k, v, scheme)
     blocks = distance._blocks(q.shape[2], 256)
-    return distance.first_keys(problem, distance.distance_vector(problem), blocks)
+    farthest = distance.farthest_distances(problem, distance.distance_vector(problem), blocks)
+    return distance.first_keys(problem, farthest, blocks)
 
 
 def qkv(kind: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,6 +72,24 @@ def test_skipping_equals_the_reference(kind: str) -> None:
     # logits of size s are known to s roundings in float32: that, not the skipping, is the error
     size = float((q.double() @ k.double().transpose(-1, -2)).abs().max()) / 4
     assert float((attention(q, k, v, scheme=scheme) - right).abs().max()) <= 2e-6 * max(size, 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_inside_a_block_what_no_query_must_read_has_no_weight(kind: str) -> None:
+    """Or steep heads weigh keys with subnormal numbers, which are slow."""
+    q, k, v = qkv(kind)
+    problem = problem_of(q, k, v, Scheme(bias=Alibi(4)))
+    vector = distance.distance_vector(problem)
+    blocks = distance._blocks(LENGTH, 256)
+    farthest = distance.farthest_distances(problem, vector, blocks)
+    short = distance._without(vector, farthest, problem)
+    for head in range(4):
+        reach = int(farthest[head].max())
+        read = slice(LENGTH - 1 - reach, LENGTH)
+        assert torch.equal(short[head, read], vector[head, read])
+        assert short[head, : LENGTH - 1 - reach].eq(-math.inf).all()
+        if kind == "random" and head == 0:
+            assert short[head, read].min() > -60  # exp(-87) is the last normal weight
 
 
 def test_far_keys_of_steep_heads_are_not_read() -> None:

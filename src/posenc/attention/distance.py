@@ -15,13 +15,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from posenc.attention.problem import Problem
-from posenc.masks import Causal, Window, parts_of
+from posenc.masks import Causal, Mask, Window, parts_of
 
 __all__ = ["distance_attention", "distance_vector", "farthest_distances", "is_by_distance"]
 
-BLOCK = 512  # queries at a time; causal blocks skip the keys after their last query
+BLOCK = 256  # queries at a time; causal blocks skip the keys after their last query
 LONG = 8192  # keys, from which larger blocks pay
-FALLING = 512  # keys, from which it pays to ask which of them a falling bias makes invisible
+FALLING = 512  # keys, beyond which it pays to ask which of them a falling bias makes invisible
 FEW = 64  # queries; to ask costs a look at every key, which pays only where many queries share it
 LOG_HALF_ULP = -24 * math.log(2)
 BACKWARD_ELEMENTS = 1 << 22  # weights written out at once for the gradient, 16 MB in float32
@@ -48,22 +48,33 @@ def distance_attention(problem: Problem) -> Tensor:
         k, v = (x.repeat_interleave(group, 1) for x in (problem.k, problem.v))
         return _WithBiasGradient.apply(problem.q, k, v, vector, problem)  # pyright: ignore
     skips = _may_skip(problem) and all(map(_is_real, (problem.q, problem.k, vector)))
-    is_long = problem.k.shape[2] >= LONG
-    size = (BLOCK if is_long else BLOCK // 2) if skips else (2 * BLOCK if is_long else BLOCK)
-    blocks = _blocks(problem.q.shape[2], size)
-    firsts = first_keys(problem, vector, blocks) if skips else [None] * len(blocks)
+    longer = (2 if skips else 4) if problem.k.shape[2] >= LONG else 1
+    blocks = _blocks(problem.q.shape[2], longer * BLOCK)
+    firsts: list[list[int]] | list[None] = [None] * len(blocks)
+    if skips:
+        farthest = farthest_distances(problem, vector, blocks)
+        vector, firsts = _without(vector, farthest, problem), first_keys(problem, farthest, blocks)
     outs = [_attend(problem, vector, *block) for block in zip(blocks, firsts, strict=True)]
     return torch.cat(outs, dim=2)
 
 
-def first_keys(problem: Problem, vector: Tensor, blocks: list[slice]) -> list[list[int]]:
+def first_keys(problem: Problem, farthest: Tensor, blocks: list[slice]) -> list[list[int]]:
     """For each block of queries and each head, the first key that must be read."""
-    farthest = farthest_distances(problem, vector, blocks).tolist()
     shift = problem.k.shape[2] - problem.q.shape[2]
     return [
-        [_floor(block.start + shift - distance[index]) for distance in farthest]
-        for index, block in enumerate(blocks)
+        [_floor(block.start + shift - distance) for distance in farthest_of_block]
+        for block, farthest_of_block in zip(blocks, farthest.T.tolist(), strict=True)
     ]
+
+
+def _without(vector: Tensor, farthest: Tensor, problem: Problem) -> Tensor:
+    """The vector with −inf beyond what any block must read.
+
+    A weight of exp(−90) is a subnormal number, and products with those take many times longer.
+    """
+    entry = torch.arange(vector.shape[1], device=vector.device)
+    nearest_left_out = problem.k.shape[2] - 1 - farthest.amax(1, keepdim=True)
+    return vector.masked_fill(entry < nearest_left_out, float("-inf"))
 
 
 def farthest_distances(problem: Problem, vector: Tensor, blocks: list[slice]) -> Tensor:
@@ -92,10 +103,9 @@ def farthest_distances(problem: Problem, vector: Tensor, blocks: list[slice]) ->
 
 def _may_skip(problem: Problem) -> bool:
     """A causal, fixed bias over many keys, on the CPU: elsewhere the host would wait for norms."""
-    is_causal = any(isinstance(part, Causal) for part in parts_of(problem.mask))
     falls = problem.scheme.bias is not None and problem.scheme.bias.falls
     is_many = problem.k.shape[2] > FALLING and problem.q.shape[2] >= FEW
-    return is_causal and falls and is_many and problem.q.device.type == "cpu"
+    return _is_causal(problem.mask) and falls and is_many and problem.q.device.type == "cpu"
 
 
 def _is_real(x: Tensor) -> bool:
@@ -116,8 +126,7 @@ def _margins(q: Tensor, k: Tensor, scale: float, blocks: list[slice]) -> Tensor:
 
 def _floor(key: int) -> int:
     """Rounded down, so that heads often agree and share a call."""
-    step = BLOCK // 2
-    return max(0, key // step * step)
+    return max(0, key // BLOCK * BLOCK)
 
 
 def _blocks(num_queries: int, size: int) -> list[slice]:
@@ -128,13 +137,20 @@ def distance_vector(problem: Problem, *, masked: bool = True) -> Tensor:
     """Bias and mask of distances K − 1 down to −(Q − 1), `[H, K + Q − 1]`."""
     bias, num_queries, num_keys = problem.scheme.bias, problem.q.shape[2], problem.k.shape[2]
     assert bias is not None
-    distances = torch.arange(num_keys - 1, -num_queries, -1, device=problem.q.device)
+    mask = problem.mask if masked else None
+    unseen = num_queries - 1 if _is_causal(mask) else 0  # distances below 0, that need no bias
+    last = unseen - num_queries
+    distances = torch.arange(num_keys - 1, last, -1, device=problem.q.device)
     dtype = torch.promote_types(problem.q.dtype, torch.float32)
     vector = bias.per_distance(distances, dtype=dtype, for_softmax=True)
-    if problem.mask is None or not masked:
-        return vector.contiguous()
-    allowed = problem.mask.allowed(distances[None], torch.zeros_like(distances[:1])[None])
-    return vector.masked_fill(~allowed[:, :, 0], float("-inf")).contiguous()
+    if mask is not None and not isinstance(mask, Causal):
+        allowed = mask.allowed(distances[None], torch.zeros_like(distances[:1])[None])
+        vector = vector.masked_fill(~allowed[:, :, 0], float("-inf"))
+    return F.pad(vector, (0, unseen), value=float("-inf")) if unseen else vector.contiguous()
+
+
+def _is_causal(mask: Mask | None) -> bool:
+    return mask is not None and any(isinstance(part, Causal) for part in parts_of(mask))
 
 
 def _view(vector: Tensor, problem: Problem, queries: slice, keys: slice) -> Tensor:
