@@ -144,6 +144,13 @@ MUTANTS: tuple[Mutant, ...] = (
         SKIPPING,
     ),
     mutant(
+        "T5's rows of distances, the other direction",
+        "bias/t5.py",
+        "index_select(1, self.bucket(-distances))",
+        "index_select(1, self.bucket(distances))",
+        LAWS,
+    ),
+    mutant(
         "far keys stay in the vector as subnormal weights",
         "attention/distance.py",
         "return vector.masked_fill(entry < nearest_left_out,",

@@ -78,6 +78,9 @@ class T5Bias(LogitBias):
     def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.weight[self.bucket(k_pos - q_pos), head]
 
+    def _of_distances(self, head: Tensor, distances: Tensor) -> Tensor:
+        return self.weight.t().index_select(1, self.bucket(-distances))
+
     def extra_repr(self) -> str:
         return (
             f"{self.num_heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}, "

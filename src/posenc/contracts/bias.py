@@ -63,8 +63,7 @@ class LogitBias(nn.Module, ABC):
             raise ValueError(f"{type(self).__name__} does not depend on distance alone")
         distances = check_positions(distances, num_tokens=distances.shape[-1], name="distances")
         head = torch.arange(self.num_heads, device=distances.device)[:, None]
-        value = self.value(head, distances, torch.zeros_like(distances))
-        return self._shifted(value, head, for_softmax).to(dtype)
+        return self._shifted(self._of_distances(head, distances), head, for_softmax).to(dtype)
 
     @final
     def score_mod(self, q_pos: Tensor, k_pos: Tensor) -> Callable[..., Tensor]:
@@ -81,6 +80,10 @@ class LogitBias(nn.Module, ABC):
 
     def forward(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.dense(q_pos, k_pos)
+
+    def _of_distances(self, head: Tensor, distances: Tensor) -> Tensor:
+        """`[H, N]` for `[H, 1]` and `[N]`; to be overridden where whole rows have a faster form."""
+        return self.value(head, distances, torch.zeros_like(distances))
 
     def _shifted(self, value: Tensor, head: Tensor, for_softmax: bool) -> Tensor:
         if not for_softmax or self.constant is None:
