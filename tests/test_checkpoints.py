@@ -372,7 +372,7 @@ def test_what_cannot_be_converted_says_why(tmp_path: Path) -> None:
         convert(source, tmp_path / "out", to="half")
     with pytest.raises(FileExistsError, match="never writes over"):
         convert(source, source, to="adjacent")
-    with pytest.raises(CheckpointError, match="does not exist"):
+    with pytest.raises(CheckpointError, match="no such file or folder"):
         convert(tmp_path / "nothing", tmp_path / "out", to="half", config=LLAMA)
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=r"no config.json or params.json"):

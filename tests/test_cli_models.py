@@ -168,7 +168,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "dynamic-with-cache": (
         {**QWEN2, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "cached earlier"),
     "longrope-with-cache": (PHI3, "token 4096"),
-    "theta-left-out": ({k: v for k, v in QWEN2.items() if k != "rope_theta"}, "10000"),
+    "theta-left-out": (
+        {k: v for k, v in SMOL.items() if k != "rope_theta"}, "2e+06 is what"),
     "two-forms": (
         {**QWEN2, **LONGER, "rope_scaling": {**YARN, "type": "yarn"}}, "type and rope_type"),
     "ramp-not-truncated": (
@@ -308,18 +309,20 @@ def test_convert_and_detect_from_the_command_line(tmp_path: Path) -> None:
 
 
 def test_conversions_that_cannot_be_are_one_line_and_code_2(tmp_path: Path) -> None:
-    written(tmp_path / "config.json", CONFIG)
+    source = tmp_path / "source"
+    source.mkdir()
+    written(source / "config.json", CONFIG)
     weights = load_file(DATA / "trained-half.safetensors")
-    save_file({**weights, "strange": torch.ones(2)}, tmp_path / "model.safetensors")
+    save_file({**weights, "strange": torch.ones(2)}, source / "model.safetensors")
     for arguments in (
-        (tmp_path, tmp_path / "out", "--to", "half"),
-        (tmp_path, tmp_path / "out", "--to", "adjacent"),
-        (tmp_path, tmp_path, "--to", "adjacent"),
+        (source, tmp_path / "out", "--to", "half"),
+        (source, tmp_path / "out", "--to", "adjacent"),
+        (source, source, "--to", "adjacent"),
         (tmp_path / "none", tmp_path / "out", "--to", "adjacent"),
     ):
         result = run("convert", *arguments)
         assert result.exit_code == 2, result.output
         assert len(result.output.strip().splitlines()) == 1
-    kept = run("convert", tmp_path, tmp_path / "out", "--to", "adjacent", "--keep", "str*")
+    kept = run("convert", source, tmp_path / "out", "--to", "adjacent", "--keep", "str*")
     assert kept.exit_code == 0 and (tmp_path / "out" / "model.safetensors").is_file()
     assert run("detect", tmp_path / "none").exit_code == 2

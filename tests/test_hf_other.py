@@ -50,7 +50,7 @@ def test_files_and_folders(tmp_path: Path) -> None:
     assert scheme_from_config(tmp_path) == scheme_from_config(tmp_path / "config.json")
     (tmp_path / "params.json").write_text((CONFIGS / "params/llama-2-7b.json").read_text())
     assert rope_of(scheme_from_config(tmp_path / "params.json")).pairing == "adjacent"
-    for text, message in (("[1]", "a config is an object"), ("{", "is not JSON")):
+    for text, message in (("[1]", "holds no JSON object"), ("{", "is not JSON")):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(ConfigError, match=message):
             scheme_from_config(tmp_path / "bad.json")

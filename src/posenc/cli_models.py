@@ -1,8 +1,13 @@
 """Commands about models on disk: inspect, extend, convert, detect."""
 # ruff: noqa: PLC0415
 
+import errno
 import json
-from collections.abc import Iterator, Mapping
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +20,20 @@ if TYPE_CHECKING:
 __all__ = ["commands"]
 
 _pairing = click.Choice(["half", "adjacent"])
-_path = click.Path(path_type=Path)
+# Errors that are the machine's and not the arguments': a full disk, a quota, a fault of the device.
+_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+class _Path(click.Path):
+    """A path; an empty one, of an unset variable in a script, is no path to the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("a path is expected, got an empty one", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_path = _Path(path_type=Path)
 
 
 class _Unusable(click.ClickException):
@@ -24,8 +42,14 @@ class _Unusable(click.ClickException):
     exit_code = 2
 
 
+class _Failed(click.ClickException):
+    """Something that did not work out: one line, exit code 1."""
+
+    exit_code = 1
+
+
 @click.command()
-@click.argument("path")
+@click.argument("path", type=_Path())
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def inspect(path: str, as_json: bool) -> None:
     """What a model's config says about positions, in numbers, and known mistakes in it.
@@ -53,23 +77,25 @@ def inspect(path: str, as_json: bool) -> None:
 @click.option("--replace", "replaced", is_flag=True, help="Start again from the trained length.")
 def extend(path: Path, length: int, method: str, out: Path | None, replaced: bool) -> None:
     """Write a config for longer texts and explain each number. The old file is never touched."""
-    from posenc.inspection import config_path, raw_config
+    from posenc.interop.config_files import config_path, read_object
     from posenc.interop.extend import extend_config
     from posenc.records import write_atomically
 
     with _usable():
         old = config_path(path)
-        if out is not None and out.exists():
+        if old.suffix == ".gguf":
+            raise _Unusable(
+                f"{old} is read by inspect alone: extend writes a config.json, give one"
+            )
+        if out is not None and os.path.lexists(out):
             raise _Unusable(f"{out} exists: name a new file")
-        new = extend_config(raw_config(old), to=length, method=method, replace_scaling=replaced)
-    text = json.dumps(new.config, indent=2) + "\n"
+        new = extend_config(read_object(old), to=length, method=method, replace_scaling=replaced)
+        text = json.dumps(new.config, indent=2) + "\n"
+        if out is not None:
+            write_atomically(out, text, replace=False)
     if out is None:
         click.echo(text, nl=False)
     else:
-        try:
-            write_atomically(out, text)
-        except OSError as error:
-            raise click.ClickException(f"cannot write {out}: {error.strerror or error}") from error
         click.echo(f"written: {out}", err=True)
     for line in new.explained:
         click.echo(line, err=True)
@@ -98,9 +124,10 @@ def convert(
     recognised stops the conversion before anything is written.
     """
     from posenc.interop.checkpoints import convert as run_convert
+    from posenc.interop.config_files import read_object
 
-    with _usable():
-        content = None if config is None else _json(config)
+    with _usable(), _stopped_by(signal.SIGTERM):
+        content = None if config is None else read_object(config)
         done = run_convert(
             source,
             target,
@@ -135,9 +162,10 @@ def detect(source: Path, config: Path | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from posenc.interop.checkpoints import detect as run_detect
+    from posenc.interop.config_files import read_object
 
     with _usable():
-        found = run_detect(source, config=None if config is None else _json(config))
+        found = run_detect(source, config=None if config is None else read_object(config))
     click.echo(json.dumps(asdict(found), indent=1) if as_json else str(found))
 
 
@@ -146,22 +174,38 @@ commands: list[click.Command] = [inspect, extend, convert, detect]
 
 @contextmanager
 def _usable() -> Iterator[None]:
-    """Errors about what was given become one line and exit code 2."""
+    """Errors about what was given become one line and exit code 2; of the machine, exit code 1."""
     try:
         yield
-    except (ValueError, OSError) as error:  # ConfigError and CheckpointError are ValueErrors
+    except OSError as error:
+        kind = _Failed if error.errno in _ROOM else _Unusable
+        told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise kind(" ".join(told.split())) from error
+    except ValueError as error:  # ConfigError and CheckpointError are ValueErrors
         raise _Unusable(" ".join(str(error).split())) from error
 
 
-def _json(path: Path) -> Mapping[str, Any]:
-    content = json.loads(path.read_text("utf-8"))
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{path} must hold a JSON object")
-    return content
+@contextmanager
+def _stopped_by(number: signal.Signals) -> Iterator[None]:
+    """A signal that would end the process at once does what Ctrl-C does: the part is taken away."""
+
+    def stop(received: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _local(path: str) -> Path:
     """The path itself, or the config of a model on the hub."""
+    if "://" in path:
+        raise _Unusable(f"{path} is an address: expected a path, or a name on the hub, org/model")
     if Path(path).exists() or path.count("/") != 1 or path.startswith((".", "/", "~")):
         return Path(path)
     try:
@@ -183,9 +227,11 @@ def _local(path: str) -> Path:
 
 def _print_facts(facts: "Facts") -> None:
     click.echo(f"{facts.model_type}: {facts.num_rotating} of {facts.num_layers} layers rotate")
-    click.echo(f"trained length {facts.trained_length}, maximum {facts.max_length}")
+    click.echo(
+        f"trained length {_tokens(facts.trained_length)}, maximum {_tokens(facts.max_length)}"
+    )
     for rotation in facts.rotations:
-        _print_rotation(rotation, facts.trained_length)
+        _print_rotation(rotation, facts)
     for line in facts.other:
         click.echo(line)
     for name, value in facts.defaults_used.items():
@@ -196,20 +242,50 @@ def _print_facts(facts: "Facts") -> None:
         click.echo(f"warning: {warned.text} [{warned.name}: {warned.source}]")
 
 
-def _print_rotation(facts: "RotationFacts", trained: int | None) -> None:
-    turned = "all" if facts.rotary_dim == facts.head_dim else f"the {facts.placement}"
-    base = "" if facts.base is None else f" base {facts.base:g},"
-    click.echo(f"layers {facts.layers}: {facts.method},{base} {facts.pairing} pairs")
-    click.echo(f"  {turned} {facts.rotary_dim} of {facts.head_dim} channels turn: {facts.value}")
-    if facts.wavelengths:
-        shortest, longest = min(facts.wavelengths), max(facts.wavelengths)
+def _print_rotation(rotation: "RotationFacts", facts: "Facts") -> None:
+    whole = rotation.rotary_dim == rotation.head_dim
+    turned = "all" if whole else f"the {rotation.placement}"
+    base = "" if rotation.base is None else f" base {rotation.base:g},"
+    click.echo(f"layers {rotation.layers}: {rotation.method},{base} {rotation.pairing} pairs")
+    value = _LONG_LIST.sub(_shortened, rotation.value)
+    click.echo(f"  {turned} {rotation.rotary_dim} of {rotation.head_dim} channels turn: {value}")
+    if rotation.wavelengths:
+        shortest, longest = min(rotation.wavelengths), max(rotation.wavelengths)
         click.echo(f"  wavelengths {shortest:.4g} to {longest:.6g} tokens")
-    if facts.num_incomplete is not None:
-        click.echo(
-            f"  {facts.num_incomplete} of {len(facts.wavelengths)} pairs never complete a turn in "
-            f"{trained} tokens"
-        )
-    scale = f", softmax scale times {facts.softmax_scale:.4f}" if facts.softmax_scale != 1 else ""
-    click.echo(f"  attention factor {facts.attention_factor:.4f}{scale}")
-    reach = "more than was searched" if facts.supported_length is None else facts.supported_length
-    click.echo(f"  the base supports {reach} tokens (Men 2024, arXiv 2405.14591)")
+    if rotation.num_incomplete is not None:
+        click.echo(_incomplete(rotation, facts))
+    scale = rotation.softmax_scale
+    scaled = f", softmax scale times {scale:.4f}" if scale != 1 else ""
+    click.echo(f"  attention factor {rotation.attention_factor:.4f}{scaled}")
+    reach = rotation.supported_length
+    told = "more than was searched" if reach is None else reach
+    click.echo(f"  the base supports {told} tokens (Men 2024, arXiv 2405.14591){_but(whole)}")
+
+
+def _incomplete(rotation: "RotationFacts", facts: "Facts") -> str:
+    """Pairs that never come round: their angles beyond the length are new to the model."""
+    trained, longest = facts.trained_length, facts.max_length
+    line = (
+        f"  {rotation.num_incomplete} of {len(rotation.wavelengths)} pairs never complete a turn in "
+        f"{trained} tokens"
+    )
+    if longest is None or longest == trained:
+        return line
+    return f"{line}, {rotation.num_incomplete_at_maximum} of them in {longest}"
+
+
+def _but(whole: bool) -> str:
+    return "" if whole else ": a bound for whole heads, and channels that do not turn see farther"
+
+
+def _tokens(length: int | None) -> str:
+    return "not in the config" if length is None else str(length)
+
+
+_LONG_LIST = re.compile(r"\(([^(), ]+), ([^()]+), ([^(), ]+)\)")
+
+
+def _shortened(found: re.Match[str]) -> str:
+    """A list of numbers by its ends, where it would fill the screen."""
+    between = found[2].count(",") + 1
+    return found[0] if between < 8 else f"({found[1]}, …, {found[3]}: {between + 2} numbers)"

@@ -1,9 +1,8 @@
 """What a config says about positions, in numbers, and the known mistakes that it makes."""
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,13 @@ import torch
 from torch import Tensor
 
 from posenc.interop.checkpoints.conversion import METADATA_KEY
-from posenc.interop.checkpoints.files import read_header
-from posenc.interop.hf import ConfigError, scheme_from_config
+from posenc.interop.checkpoints.files import CheckpointError, read_header
+from posenc.interop.config_files import config_path, read_object
+from posenc.interop.hf import scheme_from_config
 from posenc.interop.mistakes import Warned, warnings_about
 from posenc.interop.model_scheme import ModelScheme
 
-__all__ = ["Facts", "RotationFacts", "config_path", "inspect", "raw_config", "supported_length"]
+__all__ = ["Facts", "RotationFacts", "as_written", "inspect", "supported_length"]
 
 FARTHEST = 1 << 23  # where the search for the supported length stops
 
@@ -35,7 +35,8 @@ class RotationFacts:
     attention_factor: float
     softmax_scale: float
     wavelengths: tuple[float, ...]
-    num_incomplete: int | None
+    num_incomplete: int | None  # pairs slower than one turn in the trained length
+    num_incomplete_at_maximum: int | None
     supported_length: int | None
     value: str
 
@@ -68,10 +69,11 @@ def inspect(source: Mapping[str, Any] | str | Path) -> Facts:
     An object, a folder, a config.json, a params.json or a .gguf file. Raises ConfigError where it
     is not understood.
     """
-    model = scheme_from_config(source)
-    raw = raw_config(source)
+    raw = _raw(source)
+    model = scheme_from_config(source if raw is None else raw)
     length = model.max_length or model.original_length
     reached = model if length is None else model.at_length(length)
+    said, unread = _pairing_said(source)
     other = {
         f"{field}: {value!r}"
         for scheme in model.layers
@@ -85,10 +87,10 @@ def inspect(source: Mapping[str, Any] | str | Path) -> Facts:
         sum(scheme.rotary is not None for scheme in model.layers),
         model.original_length,
         model.max_length,
-        tuple(_rotation_facts(reached, model.original_length)),
+        tuple(_rotation_facts(reached)),
         (*additive, *sorted(other)),
-        (*warnings_about(raw, model), *_converted(source, model)),
-        model.notes,
+        (*warnings_about(raw or {}, model), *_converted(said, model)),
+        (*model.notes, *unread),
         dict(model.defaults_used),
     )
 
@@ -115,12 +117,30 @@ def supported_length(inv_freq: Tensor, *, limit: int = FARTHEST) -> int | None:
     return None
 
 
-def _converted(source: Mapping[str, Any] | str | Path, model: ModelScheme) -> list[Warned]:
-    """Weights that `posenc convert` left in another pairing than their config's code rotates."""
+def _raw(source: Mapping[str, Any] | str | Path) -> Mapping[str, Any] | None:
+    """The config as it stands, read once: a pipe gives it once. None where it is no JSON (GGUF)."""
+    if isinstance(source, Mapping):
+        return source
+    path = config_path(Path(source))
+    return None if path.suffix == ".gguf" else read_object(path)
+
+
+def _pairing_said(source: Mapping[str, Any] | str | Path) -> tuple[str | None, tuple[str, ...]]:
+    """The pairing that `posenc convert` noted in the weights beside a config, and what stopped that.
+
+    Weights that cannot be read, only half fetched perhaps, are no fault of the config.
+    """
     if isinstance(source, Mapping) or not Path(source).is_dir():
-        return []
+        return None, ()
     first = next(iter(sorted(Path(source).glob("*.safetensors"))), None)
-    said = None if first is None else read_header(first).metadata.get(METADATA_KEY)
+    try:
+        return (None if first is None else read_header(first).metadata.get(METADATA_KEY)), ()
+    except (CheckpointError, OSError) as error:
+        return None, (f"the weights were not looked at: {error}",)
+
+
+def _converted(said: str | None, model: ModelScheme) -> list[Warned]:
+    """Weights that `posenc convert` left in another pairing than their config's code rotates."""
     ropes: list[Any] = [x.rotary for x in model.layers if x.rotary is not None]
     if said is None or all(rope.pairing == said for rope in ropes):
         return []
@@ -131,33 +151,15 @@ def _converted(source: Mapping[str, Any] | str | Path, model: ModelScheme) -> li
     return [Warned("converted-weights", text, "rasbt/LLMs-from-scratch#747")]
 
 
-def raw_config(source: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
-    """The config as it stands, empty where it is no JSON (a .gguf header)."""
-    if isinstance(source, Mapping):
-        return source
-    path = config_path(Path(source))
-    return {} if path.suffix == ".gguf" else json.loads(path.read_text("utf-8"))
-
-
-def config_path(path: Path) -> Path:
-    """The config of a model's folder, or the file itself."""
-    if not path.is_dir():
-        return path
-    for name in ("config.json", "params.json"):
-        if (path / name).is_file():
-            return path / name
-    raise ConfigError(f"{path} holds neither config.json nor params.json")
-
-
-def _rotation_facts(model: ModelScheme, trained: int | None) -> list[RotationFacts]:
+def _rotation_facts(model: ModelScheme) -> list[RotationFacts]:
     layers: dict[Any, list[int]] = {}
     for index, scheme in enumerate(model.layers):
         if scheme.rotary is not None:
             layers.setdefault(scheme.rotary, []).append(index)
-    return [_facts_of(rope, indices, trained) for rope, indices in layers.items()]
+    return [_facts_of(rope, indices, model) for rope, indices in layers.items()]
 
 
-def _facts_of(rotary: Any, layers: list[int], trained: int | None) -> RotationFacts:
+def _facts_of(rotary: Any, layers: list[int], model: ModelScheme) -> RotationFacts:
     rope = getattr(rotary, "rope", rotary)  # M-RoPE wraps the rope that its pairs come from
     frequencies = rope.frequencies()
     speeds = frequencies.inv_freq.abs()
@@ -175,10 +177,28 @@ def _facts_of(rotary: Any, layers: list[int], trained: int | None) -> RotationFa
         attention_factor=frequencies.attention_factor,
         softmax_scale=frequencies.softmax_scale,
         wavelengths=wavelengths,
-        num_incomplete=None if trained is None else sum(w > trained for w in wavelengths),
+        num_incomplete=_num_incomplete(wavelengths, model.original_length),
+        num_incomplete_at_maximum=_num_incomplete(wavelengths, model.max_length),
         supported_length=supported_length(turning),
-        value=repr(rotary),
+        value=as_written(rotary),
     )
+
+
+def _num_incomplete(wavelengths: tuple[float, ...], length: int | None) -> int | None:
+    return None if length is None else sum(wave > length for wave in wavelengths)
+
+
+def as_written(value: Any) -> str:
+    """A value as a person writes it: without the fields that stand at their defaults.
+
+    >>> as_written(Rope(64, pairing="adjacent"))
+    "Rope(head_dim=64, base=10000.0, pairing='adjacent')"
+    """
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    told = [(field.name, getattr(value, field.name), field.default) for field in fields(value)]
+    kept = [f"{name}={as_written(x)}" for name, x, usual in told if name == "base" or x != usual]
+    return f"{type(value).__name__}({', '.join(kept)})"
 
 
 def ranges(numbers: list[int]) -> str:

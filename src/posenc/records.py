@@ -4,25 +4,69 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["CellStore", "machine", "write_atomically"]
+__all__ = ["CellStore", "beside", "machine", "write_atomically"]
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, *, replace: bool = True) -> None:
     """Write beside the target and rename: readers see the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with beside(path, replace=replace) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def beside(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A path beside the target, for a file or a folder: renamed to it at the end.
+
+    >>> with beside(Path("out.json")) as path:
+    ...     path.write_text("{}")
+
+    Folders above the target are made. Whatever is raised inside, and after Ctrl-C, neither the part
+    nor the new folders stay. Raises FileExistsError where the target exists, `replace` aside; errors
+    about writing name the target.
+    """
+    if not replace:
+        _check_new(target)
+    temporary = target.with_name(f".{target.name[:40]}.{os.getpid()}.part")
+    made = [folder for folder in target.parents if not folder.exists()]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        if not replace:
+            _check_new(target)
+        os.replace(temporary, target)
+    except BaseException as error:
+        _clear(temporary, made)
+        if isinstance(error, OSError) and error.errno is not None:
+            named = "" if error.filename is None else str(error.filename)
+            if not named or named.startswith(str(temporary)):
+                raise OSError(error.errno, error.strerror, str(target)) from error
+        raise
+
+
+def _check_new(target: Path) -> None:
+    if os.path.lexists(target):
+        raise FileExistsError(f"{target} exists: expected a new name, nothing is written over")
+
+
+def _clear(temporary: Path, made: Sequence[Path]) -> None:
+    """Take away a part and the folders made for it; what others put there in the meantime stays."""
+    with suppress(OSError):
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+        for folder in made:
+            folder.rmdir()
 
 
 class CellStore:

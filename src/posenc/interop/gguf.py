@@ -4,6 +4,7 @@ GGUF's converter permutes the weights of some architectures, so that pairing is 
 architecture in the file, not of the model it came from: llama.cpp, llama_model_rope_type.
 """
 
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -37,6 +38,7 @@ HALF = frozenset(_HALF_NAMES.split())
 _DECOUPLED = frozenset({"deepseek2", "minicpm3"})  # the rotated slice stands last
 _WHOLE = frozenset({"llama", "deci", "falcon"})
 _FREQUENCIES = "rope_freqs.weight"  # a tensor: the divisor of each pair, Llama 3's scaling
+LEAST_BYTES = 12  # of a field: the length of its name and its type
 _METHODS = ("none", "linear", "yarn", "longrope")
 _KEYS = frozenset(
     {"rope.freq_base", "rope.dimension_count", "rope.scale_linear"}
@@ -51,16 +53,36 @@ def scheme_from_gguf(path: str | Path) -> ModelScheme:
         from gguf import GGUFReader  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError(f"{path}: the gguf package reads it; pip install gguf") from error
-    if not Path(path).is_file():
-        raise ConfigError(f"no such file: {path}")
+    _check_beginning(Path(path))
     wanted = (_FREQUENCIES, "rope_factors_short.weight", "rope_factors_long.weight")
     try:
         reader = GGUFReader(str(path))
-        fields = {name: field.contents() for name, field in reader.fields.items()}
+        names = [name for name in reader.fields if not name.startswith("tokenizer.")]
+        fields = {name: reader.fields[name].contents() for name in names}
         tensors = {t.name: t.data.tolist() for t in reader.tensors if t.name in wanted}
     except (ValueError, LookupError, OSError) as error:
-        raise ConfigError(f"{path} is no GGUF file that the gguf package reads: {error}") from error
+        raise ConfigError(
+            f"{path} is damaged or cut short: the gguf package says {error}"
+        ) from error
     return scheme_from_fields(fields, tensors)
+
+
+def _check_beginning(path: Path) -> None:
+    """Raise unless a file begins as GGUF 2 or 3 does, with counts that it has room for."""
+    if not path.is_file():
+        raise ConfigError(f"no such file: {path}")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(24)
+    if head[:4] != b"GGUF" or len(head) < 24:
+        raise ConfigError(f"{path} is no GGUF file: it begins with {head[:4]!r}, {size} bytes long")
+    version, tensors, fields = struct.unpack("<IQQ", head[4:])
+    if version not in (2, 3):
+        raise ConfigError(f"{path} is GGUF of version {version}: expected 2 or 3, little-endian")
+    if (tensors + fields) * LEAST_BYTES > size:
+        raise ConfigError(
+            f"{path} is damaged: it says {tensors} tensors and {fields} fields in {size} bytes"
+        )
 
 
 def scheme_from_fields(

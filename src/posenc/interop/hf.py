@@ -1,6 +1,5 @@
 """Reading the config of a model, in the forms that transformers has had and that others use."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from posenc.contracts import Scheme
+from posenc.interop.config_files import config_path, read_object
 from posenc.interop.decomposed import DECOMPOSED
 from posenc.interop.dialects import DIALECTS
 from posenc.interop.errors import ConfigError
@@ -70,37 +70,22 @@ def scheme_from_config(
     has several ("vision_config", "encoder_config"). Raises ConfigError where the config is not
     understood to the last key about positions: the key, its value, what was expected.
     """
-    if isinstance(config, str | Path):
-        return _from_file(Path(config), model_type, part)
-    return _read(_part(Keys(_object(config)), part), model_type)
-
-
-def _from_file(path: Path, model_type: str | None, part: str | None) -> ModelScheme:
-    if path.is_dir():
-        names = ("config.json", "params.json")
-        found = [path / name for name in names if (path / name).is_file()]
-        if not found:
-            raise ConfigError(f"{path} holds none of {', '.join(names)}")
-        path = found[0]
+    if not isinstance(config, str | Path):
+        return _from_object(_object(config), model_type, part)
+    path = config_path(Path(config))
     if path.suffix == ".gguf":
         from posenc.interop.gguf import scheme_from_gguf  # noqa: PLC0415  an optional package
 
         return scheme_from_gguf(path)
-    raw = _parsed(path)
+    return _from_object(read_object(path), model_type, part)
+
+
+def _from_object(raw: Mapping[str, Any], model_type: str | None, part: str | None) -> ModelScheme:
     if "model_type" not in raw and model_type is None and "dim" in raw:
         from posenc.interop.meta import scheme_from_params  # noqa: PLC0415
 
         return scheme_from_params(raw)
     return _read(_part(Keys(raw), part), model_type)
-
-
-def _parsed(path: Path) -> Mapping[str, Any]:
-    try:
-        return _object(json.loads(path.read_text("utf-8")))
-    except FileNotFoundError as error:
-        raise ConfigError(f"no such file: {path}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
 
 
 def _object(raw: object) -> Mapping[str, Any]:

@@ -111,16 +111,19 @@ def longrope_with_cache(raw: Config, model: ModelScheme) -> str | None:
 
 
 def theta_left_out(raw: Config, model: ModelScheme) -> str | None:
-    """A base that the config does not say."""
+    """A base that the config does not say, and that is not the one that most readers take."""
     del raw
-    names = [
-        name for name in model.defaults_used if name.endswith(("rope_theta", "rotary_emb_base"))
-    ]
-    if not names:
+    left_out = {
+        value
+        for name, value in model.defaults_used.items()
+        if name.endswith(("rope_theta", "rotary_emb_base")) and value != USUAL_BASE
+    }
+    if not left_out:
         return None
+    listed = " and ".join(f"{value:g}" for value in sorted(left_out))
     return (
-        f"no base in the config: {model.defaults_used[names[0]]:g} is what the published code of "
-        f"{model.model_type} takes; other readers take 10000"
+        f"no base in the config: {listed} is what the published code of {model.model_type} takes; "
+        f"other readers take {USUAL_BASE:g}"
     )
 
 
@@ -171,6 +174,7 @@ def nope_layers_named_backwards(raw: Config, model: ModelScheme) -> str | None:
     )
 
 
+USUAL_BASE = 10_000.0
 PAIRS = (("rope_scaling", "rope_parameters"), ("rotary_pct", "partial_rotary_factor"))
 
 # name -> the check, and public reports of what went wrong

@@ -74,7 +74,7 @@ class Sections:
 
     def _speaks(self, key: str, label: str | None) -> bool:
         """Whether a key beside the sections is about this type: with types, only named keys are."""
-        if isinstance(self.keys.raw.get(key), list | tuple):
+        if key == self.family.per_layer and isinstance(self.keys.raw.get(key), list | tuple):
             return False  # one base a layer
         return label is None or not self.family.types or label in self.family.theta_keys
 

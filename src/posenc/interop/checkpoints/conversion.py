@@ -12,18 +12,18 @@ from typing import Any
 from torch import Tensor
 
 from posenc.contracts import Pairing
-from posenc.interop.checkpoints.files import CheckpointError, Header, Stored, read_header, rewrite
+from posenc.interop.checkpoints.files import CheckpointError, Header, Stored, rewrite
 from posenc.interop.checkpoints.heads import Layout, layout_from
 from posenc.interop.checkpoints.layouts import Plan, check_numbering, plan
 from posenc.interop.checkpoints.permutation import check_pairing, row_order
+from posenc.interop.checkpoints.shards import load_config, read_headers
+from posenc.interop.config_files import OTHER_WEIGHTS
+from posenc.records import beside
 
-__all__ = ["Conversion", "convert", "load_config", "weight_files"]
+__all__ = ["METADATA_KEY", "Conversion", "convert"]
 
-CONFIGS = ("config.json", "params.json")
 METADATA_KEY = "posenc.pairing"
 INTERLEAVE = "rope_interleave"  # DeepSeek V3 and its kin read it: whether pairs are adjacent
-# Weights in other forms would still have the old pairing; they are left out of the copy.
-OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ckpt")
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,9 @@ def convert(
     """
     check_pairing(to)
     source, target = Path(source), Path(target)
-    if target.exists():
-        raise FileExistsError(f"{target} exists: a conversion never writes over anything")
+    _check_places(source, target)
     config = load_config(source) if config is None else config
-    layout, headers = layout_from(config), [read_header(path) for path in weight_files(source)]
+    layout, headers = layout_from(config), read_headers(source)
     found = source_pairing or pairing_of(headers, layout)
     if found == to:
         raise CheckpointError(f"{source} is {to} already: there is nothing to convert")
@@ -74,46 +73,21 @@ def convert(
             "attention_k_eq_v is set: the channels of values would change places too, and the "
             "output projection still read them in the old order"
         )
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
+    with beside(target) as temporary:
         noted, left_out = _write(source, temporary, headers, plans, config, to)
-        os.replace(temporary, target)
-    finally:
-        _remove(temporary)
     kept = tuple(name for name in _names(headers) if name not in plans)
     return Conversion(found, to, tuple(plans), kept, noted, left_out)
 
 
-def weight_files(source: Path) -> list[Path]:
-    """The safetensors files of a checkpoint: the file itself, or what a folder's index lists."""
-    if source.is_file():
-        return [source]
-    if not source.is_dir():
-        raise CheckpointError(f"{source} does not exist")
-    index = source / "model.safetensors.index.json"
-    if index.is_file():
-        listed = sorted(set(_json(index).get("weight_map", {}).values()))
-        missing = [name for name in listed if not (source / name).is_file()]
-        if missing or not listed:
-            raise CheckpointError(f"{index} lists files that are not there: {', '.join(missing)}")
-        return [source / name for name in listed]
-    single = source / "model.safetensors"
-    found = [single] if single.is_file() else sorted(source.glob("*.safetensors"))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
-        raise CheckpointError(
-            f"{source}: expected model.safetensors, an index, or one .safetensors file; got {names}"
-        )
-    return found
-
-
-def load_config(source: Path) -> dict[str, Any]:
-    """The config.json or params.json beside the weights."""
-    folder = source if source.is_dir() else source.parent
-    for name in CONFIGS:
-        if (folder / name).is_file():
-            return _json(folder / name)
-    raise CheckpointError(f"{folder} has no {' or '.join(CONFIGS)}: give one (config=, --config)")
+def _check_places(source: Path, target: Path) -> None:
+    """Raise unless there is a source, and a target outside it that is not there yet."""
+    if not source.exists():
+        raise CheckpointError(f"no such file or folder: {source}")
+    if os.path.lexists(target):
+        raise FileExistsError(f"{target} exists: a conversion never writes over anything")
+    inner, outer = (Path(os.path.realpath(path)) for path in (target, source))
+    if source.is_dir() and inner.is_relative_to(outer):
+        raise CheckpointError(f"{target} is inside {source}, which stays as it is")
 
 
 def pairing_of(headers: Sequence[Header], layout: Layout) -> Pairing:
@@ -166,7 +140,7 @@ def _write(
     noted = _noted(config, to)
     if noted is None or not (target / "config.json").is_file():
         return None, left_out
-    (target / "config.json").write_text(json.dumps(noted, indent=2) + "\n")
+    (target / "config.json").write_text(json.dumps(noted, indent=2) + "\n", "utf-8")
     return INTERLEAVE, left_out
 
 
@@ -196,6 +170,7 @@ def _copy_others(source: Path, target: Path) -> tuple[str, ...]:
     for path in sorted(source.iterdir()):
         if (target / path.name).exists():
             continue
+        # weights in other forms would still have the old pairing
         weights = path.suffix in OTHER_WEIGHTS or ".safetensors" in path.name
         index = path.name == "model.safetensors.index.json"
         if path.is_file() and (index or not weights):
@@ -203,20 +178,3 @@ def _copy_others(source: Path, target: Path) -> tuple[str, ...]:
         else:
             left_out.append(path.name)
     return tuple(left_out)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, got a {type(content).__name__}")
-    return content
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

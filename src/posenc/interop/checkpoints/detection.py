@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from posenc.contracts import Pairing
-from posenc.interop.checkpoints.conversion import load_config, weight_files
-from posenc.interop.checkpoints.files import CheckpointError, Header, Stored, read_header
+from posenc.interop.checkpoints.files import CheckpointError, Header, Stored
 from posenc.interop.checkpoints.heads import Layout, layout_from
 from posenc.interop.checkpoints.layouts import Plan, plan
+from posenc.interop.checkpoints.shards import load_config, read_headers
 
 __all__ = ["Detection", "compare_pairings", "detect"]
 
@@ -77,8 +77,8 @@ def detect(
     source = Path(source)
     layout = layout_from(load_config(source) if config is None else config)
     profiles: dict[int, list[Tensor]] = {}
-    for path in weight_files(source):
-        for profile in _profiles(read_header(path), layout):
+    for header in read_headers(source):
+        for profile in _profiles(header, layout):
             profiles.setdefault(profile.shape[1], []).append(profile)
     if not profiles:
         raise CheckpointError(f"{source} has no query or key weights in a dtype that can be read")
@@ -121,7 +121,9 @@ def _profiles(header: Header, layout: Layout) -> Iterator[Tensor]:
             found = plan(tensor, layout)
         except CheckpointError:
             continue  # what would stop a conversion only leaves less to go by here
-        if found is not None and tensor.dtype in DTYPES and _is_projection(tensor, found):
+        if found is None or tensor.num_bytes == 0:
+            continue
+        if tensor.dtype in DTYPES and _is_projection(tensor, found):
             yield from _rotated(_row_norms(header, tensor), found)
 
 
@@ -151,7 +153,9 @@ def _standardised(norms: Tensor) -> Tensor:
     spread = logs.std(1, keepdim=True)
     usable = spread[:, 0].isfinite() & (spread[:, 0] > 0)
     if not usable.any():
-        raise ValueError("every head has rows of norm zero or all alike: there is nothing to tell")
+        raise ValueError(
+            "every head has rows of norm zero or all alike, or not finite: there is nothing to tell"
+        )
     return (logs / spread)[usable]
 
 

@@ -14,10 +14,15 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from posenc.interop.config_files import OTHER_WEIGHTS, parse_object
+from posenc.interop.errors import ConfigError
+from posenc.interop.keys import shown
+
 __all__ = ["CheckpointError", "Header", "Stored", "read_header", "rewrite"]
 
 MAX_HEADER = 100_000_000  # what the safetensors library accepts
 CHUNK = 1 << 22
+LFS_POINTER = b"version "  # how the text begins that stands for a file until it is fetched
 BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
     **dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
@@ -67,20 +72,28 @@ def read_header(path: Path) -> Header:
 
     >>> [tensor.name for tensor in read_header(Path("model.safetensors")).tensors]
     """
+    if path.suffix in OTHER_WEIGHTS:
+        raise CheckpointError(
+            f"{path} is not read, since {path.suffix} files may hold pickles or layouts of their "
+            "own: expected safetensors"
+        )
+    if not path.is_file():
+        raise CheckpointError(f"{path} is no file: expected safetensors")
     size = path.stat().st_size
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
+        start = file.read(8)
+        if start == LFS_POINTER:
+            raise CheckpointError(f"{path} is a pointer of Git LFS, not the weights: fetch them")
+        length = int.from_bytes(start, "little")
         if size < 8 or not 2 <= length <= min(size - 8, MAX_HEADER):
             raise CheckpointError(
                 f"{path} is no safetensors file: its header cannot be {length} bytes"
             )
         try:
-            header = json.loads(file.read(length))
-        except ValueError as error:
+            header = parse_object(file.read(length), "its header")
+        except ConfigError as error:
             raise CheckpointError(f"{path} is no safetensors file: {error}") from error
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{path} is no safetensors file: its header is no JSON object")
-    metadata = header.pop("__metadata__", {})
+    metadata = _metadata(path, header.pop("__metadata__", {}))
     tensors = [_stored(path, name, entry) for name, entry in header.items()]
     ordered = tuple(sorted(tensors, key=lambda tensor: (tensor.start, tensor.stop)))
     _check_contiguous(path, ordered, size - 8 - length)
@@ -116,14 +129,26 @@ def _stored(path: Path, name: str, entry: Any) -> Stored:
         counts = [*shape, start, stop]
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: tensor {name!r} has no dtype, shape and offsets") from error
-    if not all(isinstance(n, int) and n >= 0 for n in counts) or start > stop:
-        raise CheckpointError(f"{path}: tensor {name!r} has shape {shape}, offsets {start}, {stop}")
+    whole = all(type(n) is int and n >= 0 for n in counts) and start <= stop
+    if not whole or not isinstance(dtype, str):
+        raise CheckpointError(
+            f"{path}: tensor {name!r} has dtype {dtype!r}, shape {shape}, offsets {start}, {stop}: "
+            "expected a string and whole numbers"
+        )
     bits = BITS.get(dtype)
     if bits is not None and math.prod(shape) * bits // 8 != stop - start:
         raise CheckpointError(
             f"{path}: tensor {name!r} is {dtype} {list(shape)} but has {stop - start} bytes"
         )
     return Stored(name, dtype, shape, start, stop)
+
+
+def _metadata(path: Path, given: Any) -> Mapping[str, str]:
+    if not isinstance(given, dict) or not all(isinstance(x, str) for x in given.values()):
+        raise CheckpointError(
+            f"{path}: __metadata__ = {shown(given)}: expected an object from strings to strings"
+        )
+    return given
 
 
 def _check_contiguous(path: Path, tensors: tuple[Stored, ...], num_bytes: int) -> None:
@@ -160,6 +185,8 @@ def _copy(source: BinaryIO, out: BinaryIO, num_bytes: int, path: Path) -> None:
 
 
 def _move(source: BinaryIO, out: BinaryIO, num_bytes: int, path: Path, order: Tensor) -> None:
+    if num_bytes == 0:
+        return
     data = _exactly(source, num_bytes, path)
     rows = torch.frombuffer(data, dtype=torch.uint8).view(order.numel(), -1)
     for some in order.split(max(1, CHUNK // rows.shape[1])):
