@@ -192,7 +192,7 @@ def as_written(value: Any) -> str:
     """A value as a person writes it: without the fields that stand at their defaults.
 
     >>> as_written(Rope(64, pairing="adjacent"))
-    "Rope(head_dim=64, base=10000.0, pairing='adjacent')"
+    "Rope(head_dim=64, base=10000.0, pairing='adjacent', rotary_dim=64)"
     """
     if not is_dataclass(value) or isinstance(value, type):
         return repr(value)

@@ -19,8 +19,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def config_path(path: Path) -> Path:
     """The config of a model's folder, or the file itself.
 
-    >>> config_path(Path("llama"))
-    Path('llama/config.json')
+    >>> config_path(Path("llama")).name
+    'config.json'
     """
     if path.is_dir():
         for name in CONFIGS:

@@ -29,7 +29,7 @@ def read_headers(source: Path) -> list[Header]:
     """The headers of a checkpoint: of the file itself, or of what a folder's index lists.
 
     >>> [header.path.name for header in read_headers(Path("llama"))]
-    ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors']
+    ['model.safetensors']
 
     Raises CheckpointError where a shard is missing, where the index looks outside the folder, and
     where a tensor is not in the shard that the index names, or in two.
