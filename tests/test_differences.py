@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,22 @@ import pytest
 import torch
 
 import oracles
+import oracles_added
 import oracles_forms
+import oracles_relative
 from posenc import (
     NTK,
     Alibi,
     AxialRope,
+    AxialSinusoidal,
+    BeitBias,
+    Block,
+    Cope,
+    Deberta,
+    Decomposed,
     DynamicNTK,
+    Fire,
+    Kerple,
     Learned,
     Linear,
     Llama3,
@@ -24,17 +34,29 @@ from posenc import (
     NTKByParts,
     Proportional,
     Rope,
+    Sandwich,
     Scheme,
     Sinusoidal,
     Spectrum,
+    SwinBias,
+    SwinV2Bias,
     T5Bias,
+    TransformerXL,
     XPos,
     Yarn,
     attention,
+    resize_grid,
     rotate,
 )
 from posenc.interop.hf import scheme_from_config
-from posenc.positions import centred, from_padding_mask, grid, sequence
+from posenc.positions import (
+    centred,
+    from_padding_mask,
+    from_pixel_mask,
+    grid,
+    sequence,
+    with_class_token,
+)
 from posenc.scaling.yarn import ramp_ends
 from support import assert_roundings, random
 
@@ -77,6 +99,10 @@ PAGES = ("differences.md", "differences.zh-CN.md")
 
 def speeds(rope: Rope) -> list[float]:
     return rope.frequencies().inv_freq.tolist()
+
+
+def flat(rows: Iterable[Iterable[float]]) -> list[float]:
+    return [x for line in rows for x in line]
 
 
 def spectrum(width: int, base: float) -> Spectrum:
@@ -301,6 +327,17 @@ def partial() -> None:
         Rope(16, rotary_dim=5)
 
 
+@row("Partial rotation: how many channels")
+def partial_count() -> None:
+    neox = {"model_type": "gpt_neox", "hidden_size": 64, "num_attention_heads": 4,
+            "num_hidden_layers": 1, "max_position_embeddings": 64}  # fmt: skip
+    for share, channels in ((0.25, 4), (0.3, 4), (0.5, 8)):
+        rope: Any = scheme_from_config({**neox, "rotary_pct": share}).scheme.rotary
+        assert rope.rotary_dim == channels == int(share * 16)
+    with pytest.raises(ValueError, match=r"expected an even number of rotated channels.*gives 5"):
+        scheme_from_config({**neox, "rotary_pct": 0.32})
+
+
 @row("Pairing")
 def pairing() -> None:
     assert Rope(8).pairing == "half"
@@ -442,7 +479,12 @@ def alibi_heads() -> None:
     assert made == pytest.approx(
         [2.0**-h for h in range(1, 9)] + [2.0 ** -(h + 0.5) for h in range(4)]
     )
-    assert made != pytest.approx([2.0 ** (-8 * h / 12) for h in range(1, 13)])
+    smooth = [2.0 ** (-8 * h / 12) for h in range(1, 13)]
+    assert made != pytest.approx(smooth)
+    assert Alibi(12, slopes=smooth).slopes().tolist() == pytest.approx(smooth)
+    assert Alibi(8, bias_max=16.0).slopes().tolist() == pytest.approx(
+        oracles.alibi_slopes_of(8, 16.0)
+    )
 
 
 @row("ALiBi: form")
@@ -521,6 +563,223 @@ def t5_size() -> None:
     ]
 
 
+@row("KERPLE: coefficients")
+def kerple_coefficients() -> None:
+    bias = Kerple(64)
+    r1, r2 = bias.coefficients()
+    assert r1.min() >= 0.0099 and 1 < r1.max() <= 2.0001 and 0.5 < r2.max() <= 1.0001
+    with torch.no_grad():
+        bias.log_r1.fill_(math.log(1e-4))  # a step may go below 0.01: nothing is clamped
+    assert bias.coefficients()[0].max().item() == pytest.approx(1e-4)
+    given = Kerple(2, r1=[0.5, 1.0], r2=[1.0, 0.3])
+    at = torch.tensor([0, 3, 50])
+    made = given.dense(at, at)[0]
+    for head, (a, b) in enumerate(((0.5, 1.0), (1.0, 0.3))):
+        expected = [[oracles.kerple("log", a, b, i, j) for j in (0, 3, 50)] for i in (0, 3, 50)]
+        assert made[head].flatten().tolist() == pytest.approx(flat(expected), rel=1e-6)
+
+
+@row("Sandwich: width and direction")
+def sandwich_width() -> None:
+    at = torch.tensor([0, 3, 900])
+    for options in ({}, {"width": 64}):
+        made = Sandwich(2, **options).dense(at, at, dtype=torch.float64)[0]
+        for head in range(2):
+            expected = [
+                oracles.sandwich(head, 2, i, j, **options) for i in at.tolist() for j in at.tolist()
+            ]
+            assert made[head].flatten().tolist() == pytest.approx(expected)
+        assert torch.equal(made, made.mT)
+    assert Sandwich(2).width == 128
+    assert (
+        Sandwich(2, base=500.0).dense(at, at)[0, 0, 0, 2] != Sandwich(2).dense(at, at)[0, 0, 0, 2]
+    )
+
+
+@row("FIRE: denominator")
+def fire_denominator() -> None:
+    bias = Fire(1, width=4).double()
+    with torch.no_grad():
+        bias.threshold_factor.zero_()  # L is 0: ψ(0) / ψ(0) at position 0
+    mlp = (
+        bias.hidden.weight[:, 0].tolist(), bias.hidden.bias.tolist(),
+        bias.out.weight[0].tolist(), bias.out.bias.item(),
+    )  # fmt: skip
+    at = torch.tensor([0, 5])
+    made = bias.dense(at, at, dtype=torch.float64)[0, 0]
+    for i, j in ((0, 0), (1, 0), (1, 1)):
+        expected = oracles.fire(mlp, 0.1, 0.0, int(at[i]), int(at[j]))
+        assert made[i, j].item() == pytest.approx(expected, rel=1e-7)
+
+
+@row("Swin v2: coordinates")
+def swinv2_coordinates() -> None:
+    for window, by in ((4, None), (8, 4)):
+        bias = SwinV2Bias(1, window=(window, 1), pretrained_window=by and (by, 1))
+        made = bias.coordinates()
+        sides = range(1 - window, window)
+        expected = [oracles.swinv2_coordinate(d, by or window) for d in sides]
+        assert made[:, 0].tolist() == pytest.approx(expected) and (made[:, 1] == 0).all()
+    assert SwinV2Bias(1, window=4).width == 512
+    assert SwinV2Bias(1, window=4, width=128).hidden.weight.shape == (128, 2)
+
+
+@row("Swin v2: range")
+def swinv2_range() -> None:
+    bias = SwinV2Bias(1, window=3)
+    with torch.no_grad():
+        bias.out.weight.fill_(100.0)
+        assert bias.table().max().item() == pytest.approx(16.0)
+        bias.out.weight.zero_()
+        assert (bias.table() == 8).all()
+
+
+@row("BEiT: class token")
+def beit_token() -> None:
+    bias = BeitBias(1, window=(2, 3))
+    with torch.no_grad():
+        bias.weight.copy_(torch.arange(len(bias.weight))[:, None])
+    cells = with_class_token(grid(2, 3))
+    made = bias.dense(cells, cells)[0, 0]
+    known = [None, *((r, c) for r in range(2) for c in range(3))]
+    assert made.tolist() == [[oracles.beit_row(q, k, (2, 3)) for k in known] for q in known]
+    assert len(bias.weight) - 3 == made[0, 1] < made[1, 0] < made[0, 0]
+
+
+@row("Swin, BEiT: table at another window")
+def windows_resized() -> None:
+    table = random(9, 1, seed=3, dtype=torch.float32)
+    image = table.view(3, 3).tolist()
+    named: list[dict[str, Any]] = [{}, {"kernel": "bilinear"}]
+    for options in named:
+        expected = oracles_added.resampled(image, (5, 5), kernel=options.get("kernel", "bicubic"))
+        for kind, more in ((SwinBias, 0), (BeitBias, 3)):
+            bias = kind(1, window=2)
+            with torch.no_grad():
+                bias.weight[:9] = table
+            made = bias.resized(3, **options)
+            assert made.weight[:25, 0].tolist() == pytest.approx(flat(expected), abs=1e-6)
+            assert more == 0 or torch.equal(made.weight[25:], bias.weight[9:])
+
+
+# --- Relative vectors ----------------------------------------------------------------------------
+
+
+@row("CoPE: which keys count")
+def cope_counts() -> None:
+    q, k = (random(1, 1, 6, 4, seed=s) for s in range(2))
+    at, allowed = sequence(6), torch.ones(6, 6, dtype=torch.bool).tril()
+    part = Cope(4, max_positions=3).double()
+    made = part.positions(q, k, Block(at, at, allowed, scale=0.5))[0, 0]
+    logits = (0.5 * q @ k.mT)[0, 0]
+    for i in range(6):
+        for j in range(i + 1):
+            expected = oracles_relative.cope_position(
+                i, j, range(6), lambda i, n: logits[i, n].item(), lambda i, n: n <= i, 3
+            )
+            assert made[i, j].item() == pytest.approx(expected)
+    assert made.max() == 2 and 0 < made[0, 0] < 1
+
+
+@row("CoPE: between two positions")
+def cope_between() -> None:
+    part = Cope(2, max_positions=4).double()
+    with torch.no_grad():
+        part.embeddings.copy_(random(4, 2))
+    q, k, at = random(1, 1, 3, 2, seed=1), random(1, 1, 3, 2, seed=2), sequence(3)
+    block = Block(at, at, scale=1.0)
+    places, made = part.positions(q, k, block)[0, 0], part.key_logits(q, k, block)[0, 0]
+    for i in range(3):
+        for j in range(3):
+            expected = oracles_relative.cope_term(
+                q[0, 0, i].tolist(), part.embeddings.tolist(), places[i, j].item()
+            )
+            assert made[i, j].item() == pytest.approx(expected)
+
+
+@row("DeBERTa: buckets")
+def deberta_buckets() -> None:
+    part = Deberta(1, 4, num_buckets=32, max_distance=128)
+    distances = list(range(-127, 128))  # farther ones share the last row
+    made = part.bucket(torch.tensor(distances)).tolist()
+    assert made == [oracles_relative.deberta_bucket(d, 32, 128) for d in distances]
+    assert made == [-x for x in reversed(made)]
+    assert part.bucket(torch.tensor(17)) == 17 != T5Bias(1).bucket(torch.tensor(-17))
+
+
+@row("DeBERTa: scale of the scores")
+def deberta_scale() -> None:
+    assert Deberta(2, 4).scale == pytest.approx(1 / math.sqrt(4 * 3))
+    assert Deberta(2, 4, terms=("c2p",)).scale == pytest.approx(1 / math.sqrt(4 * 2))
+
+
+def transformer_xl_logits(part: TransformerXL, q: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """What joins the logits of one head with an identity for W and no biases."""
+    with torch.no_grad():
+        part.projection.copy_(torch.eye(q.shape[-1]))
+    return part.key_logits(q, torch.zeros_like(q), Block(at, at))[0, 0]
+
+
+@row("Transformer-XL: direction")
+def transformer_xl_direction() -> None:
+    q, at = random(1, 1, 5, 4), sequence(5)
+    made = transformer_xl_logits(TransformerXL(1, 4).double(), q, at)
+    for i in range(5):
+        for j in range(5):
+            waves = oracles_relative.distance_sinusoid(i - j, 4)
+            expected = oracles.dot(q[0, 0, i].tolist(), waves)
+            assert made[i, j].item() == pytest.approx(expected, abs=1e-12)
+    # Their way, for the keys that a decoder sees: distances from far to near, then a shift.
+    far = [oracles_relative.distance_sinusoid(d, 4) for d in range(4, -1, -1)]
+    by_distance = q[0, 0] @ torch.tensor(far, dtype=torch.float64).mT
+    padded = torch.cat((by_distance.new_zeros(5, 1), by_distance), 1).view(6, 5)[1:]
+    assert padded.tril().flatten().tolist() == pytest.approx(made.tril().flatten().tolist())
+
+
+@row("Transformer-XL: waves")
+def transformer_xl_waves() -> None:
+    q, at = random(1, 1, 5, 6), torch.tensor([0, 1, 2, 3, 40])
+    named: list[dict[str, Any]] = [
+        {}, {"layout": "alternating"}, {"denominator": "d-2"}, {"clamp": 3},
+    ]  # fmt: skip
+    for options in named:
+        made = transformer_xl_logits(TransformerXL(1, 6, **options).double(), q, at)
+        waves = {name: x for name, x in options.items() if name != "clamp"}
+        most = options.get("clamp", 100)
+        for i in range(5):
+            for j in range(5):
+                distance = max(-most, min(most, int(at[i] - at[j])))
+                wave = oracles_relative.distance_sinusoid(distance, 6, **waves)
+                expected = oracles.dot(q[0, 0, i].tolist(), wave)
+                assert made[i, j].item() == pytest.approx(expected, abs=1e-12)
+
+
+@row("Decomposed: scale")
+def decomposed_scale() -> None:
+    q, k, v = (random(1, 1, 6, 4, seed=s) for s in range(3))
+    cells, part = grid(2, 3), Decomposed(4, window=(2, 3)).double()
+    with torch.no_grad():
+        part.row_vectors.copy_(random(3, 4, seed=5))
+        part.column_vectors.copy_(random(5, 4, seed=6))
+    tables = (part.row_vectors.tolist(), part.column_vectors.tolist())
+    logits = torch.tensor(
+        [
+            [
+                oracles_relative.decomposed(
+                    q[0, 0, i].tolist(), k[0, 0, j].tolist(),
+                    (cells[i] - cells[j]).tolist(), tables, (2, 3),
+                )
+                for j in range(6)
+            ]
+            for i in range(6)
+        ],
+        dtype=torch.float64,
+    )  # fmt: skip
+    scheme = Scheme(relative=part)
+    made = attention(q, k, v, scheme=scheme, q_pos=cells, k_pos=cells, mask=None)
+    assert_roundings(made[0, 0], logits.softmax(-1) @ v[0, 0], 32)
+
+
 # --- Added to embeddings -------------------------------------------------------------------------
 
 
@@ -574,6 +833,36 @@ def sinusoid_precision() -> None:
         Sinusoidal(64).encode(at / at.max())
 
 
+@row("Sinusoids of two axes: order")
+def two_axes_order() -> None:
+    point = (3, 5)
+    named: list[dict[str, Any]] = [
+        {}, {"axis_order": (1, 0)}, {"layout": "concatenated"}, {"base": (100.0, 20.0)},
+    ]  # fmt: skip
+    for options in named:
+        made = AxialSinusoidal(16, **options).encode(torch.tensor([point]))[0].tolist()
+        told = {"bases" if name == "base" else name: x for name, x in options.items()}
+        expected = [oracles_added.axial_sinusoid(point, c, 16, **told) for c in range(16)]
+        assert made == pytest.approx(expected, abs=1e-6)
+    assert AxialSinusoidal(16).axis_order == (0, 1)
+
+
+@row("Sinusoids of two axes: normalised cells")
+def two_axes_cells() -> None:
+    assert grid(2, 2).tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    mask = [[1, 1, 0], [1, 1, 0]]
+    for offset in (0.0, -0.5):
+        made = from_pixel_mask(torch.tensor([mask]), extent=2 * math.pi, offset=offset)[0]
+        for index in (0, 1, 3, 4):
+            for axis in (0, 1):
+                expected = oracles_added.detr_coordinate(
+                    mask, index // 3, index % 3, axis, extent=2 * math.pi, offset=offset
+                )
+                assert made[index, axis].item() == pytest.approx(expected, rel=1e-12)
+    coarse = from_pixel_mask(torch.tensor([mask]), extent=2.0, eps=1.0)[0]
+    assert coarse[0].tolist() == pytest.approx([2 / 3, 2 / 3])
+
+
 @row("Learned table: first row")
 def learned_first() -> None:
     mask = torch.tensor([[0, 1, 1]])
@@ -585,6 +874,29 @@ def learned_first() -> None:
     assert torch.equal(table.encode(sequence(8)), table.weight)
     with pytest.raises(ValueError, match=r"\[0, 7\], got position -1"):
         table.encode(at)
+
+
+@row("Learned table: scale")
+def learned_scale() -> None:
+    table = Learned(8, 4)
+    assert torch.equal(table.encode(sequence(8)), table.weight)
+
+
+@row("Learned grid at another size")
+def learned_grid() -> None:
+    table = random(12, 1, seed=4)
+    image = table.view(3, 4).tolist()
+    named: list[dict[str, Any]] = [
+        {}, {"kernel": "bilinear"}, {"antialias": True}, {"align_corners": True},
+    ]  # fmt: skip
+    for options in named:
+        for size in ((2, 3), (5, 7)):
+            made = resize_grid(table, size, old_grid=(3, 4), **options)
+            told = {"kernel": "bicubic", **options}
+            expected = oracles_added.resampled(image, size, **told)
+            assert made.flatten().tolist() == pytest.approx(flat(expected), abs=1e-12)
+    with pytest.raises(TypeError, match="scale_factor"):
+        resize_grid(table, (2, 3), old_grid=(3, 4), scale_factor=0.7)  # pyright: ignore
 
 
 @pytest.mark.parametrize("name", ROWS)
