@@ -212,17 +212,28 @@ def list_registry(as_json: bool) -> None:
 
 @cli.command()
 @click.argument("name")
+@_option("--figure", type=_path, help="Also draw what it does: a .png or .svg file.")
 @_json
-def show(name: str, as_json: bool) -> None:
+def show(name: str, figure: Path | None, as_json: bool) -> None:
     """Source, options, an example that runs and the traps of one encoding or scaling method."""
     from posenc.registry import ENCODINGS, SCALINGS
     from posenc.report.pages import page, print_page
 
     shown = page(_checked_name(name, [*ENCODINGS, *SCALINGS]))
+    if figure is not None:
+        _draw(name, figure)
     if as_json:
         click.echo(json.dumps(asdict(shown), indent=1))
     else:
         print_page(shown, _console())
+
+
+def _draw(name: str, figure: Path) -> None:
+    from posenc.report.pictures.draw import write
+
+    with _usage():
+        write(name, figure)
+    click.echo(f"written: {figure}", err=True)
 
 
 for _command in (*cli_models.commands, *cli_bench.commands):

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from posenc.report.summary import Point, row_points
 
-__all__ = ["draw", "png"]
+__all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "RC", "RED", "draw", "png"]
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, RED, PURPLE, GREY = "#C9B800", "#0072B2", "#D55E00", "#CC79A7", "#777777"
