@@ -21,6 +21,8 @@ KEYS = (
     "encoder_layers", "decoder_layers", "max_position_embeddings", "max_source_positions",
     "max_target_positions", "sliding_window", "qk_nope_head_dim", "qk_rope_head_dim",
     "query_pre_attn_scalar", "attention_multiplier", "pad_token_id", "embedding_size",
+    "image_size", "patch_size", "pretrain_image_size", "max_image_size", "num_patches",
+    "num_position_embeddings", "pos_emb_height", "pos_emb_width", "posemb_grid_size",
 )  # fmt: skip
 TARGET = Path(__file__).resolve().parents[1] / "src/posenc/interop/class_defaults.json"
 
@@ -32,7 +34,8 @@ def main() -> None:
 
 
 def rows() -> dict[str, dict[str, Any]]:
-    return {name: row for name in sorted(FAMILIES) if (row := defaults(name))}
+    known = (name for name in sorted(FAMILIES) if not FAMILIES[name].refuse)
+    return {name: row for name in known if (row := defaults(name))}
 
 
 def defaults(model_type: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ ROOM = "test_room.py"
 ABSOLUTE = "test_absolute.py"
 BIASES, RELATIVE = "test_biases.py", "test_relative.py"
 VISION, HF = "test_mrope_vision.py", "test_hf_other.py"
+CELLS = "test_hf_cells.py"
 TRITON, FLEX = "test_triton.py", "test_flex.py"
 
 
@@ -2151,5 +2152,83 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if path.suffix in OTHER_WEIGHTS:",
         "    if not path.name:",
         "test_cli_broken.py",
+    ),
+    # tables of cells and of axes from a config
+    mutant(
+        "a table of cells without its class token",
+        "interop/cells.py",
+        "return LearnedPositions(_num_cells(keys, options) + suffix, width, prefix)",
+        "return LearnedPositions(_num_cells(keys, options) + suffix, width)",
+        CELLS,
+    ),
+    mutant(
+        "detection tokens left out of a table",
+        "interop/cells.py",
+        "_num_cells(keys, options) + suffix",
+        "_num_cells(keys, options)",
+        CELLS,
+    ),
+    mutant(
+        "a spectrogram's last patch need not fit",
+        "interop/cells.py",
+        "count *= (length - patch) // keys.integer(stride) + 1",
+        "count *= length // keys.integer(stride)",
+        CELLS,
+    ),
+    mutant(
+        "tubelets of an image alone",
+        "interop/cells.py",
+        "return counts[0] * counts[1] * counts[2]",
+        "return counts[1] * counts[2]",
+        CELLS,
+    ),
+    mutant(
+        "a table that the config switched off",
+        "interop/cells.py",
+        "if switch is not None and not keys.flag(switch, default=True):",
+        "if switch is not None and keys.flag(switch, default=True) is None:",
+        CELLS,
+    ),
+    mutant(
+        "widths of Reformer's axes that do not fill the model's",
+        "interop/cells.py",
+        "    if sum(widths) != width:",
+        "    if sum(widths) < 0:",
+        CELLS,
+    ),
+    mutant(
+        "vision's rotation without the table that is added",
+        "interop/hf.py",
+        "Parts(axial_layers(keys, family), cells_table(keys, family))",
+        "Parts(axial_layers(keys, family))",
+        CELLS,
+    ),
+    mutant(
+        "Canary's amplitude forgotten",
+        "interop/other_positions.py",
+        'waves["amplitude"] = 1 / math.sqrt(dim)',
+        'waves["amplitude"] = 1.0',
+        CELLS,
+    ),
+    mutant(
+        "TimesFM's timescale is the usual base",
+        "interop/other_positions.py",
+        'waves["base"] = _base(keys)',
+        "_base(keys)",
+        CELLS,
+    ),
+    mutant(
+        "TimesFM's positions are always on",
+        "interop/other_positions.py",
+        'if "if" in options and not keys.flag(options["if"], default=False):',
+        'if "if" in options and keys.flag(options["if"], default=False) is None:',
+        CELLS,
+    ),
+    mutant(
+        "the parts of a config are not told",
+        "interop/hf.py",
+        "    if known:\n        listed",
+        "    if not known:\n        listed",
+        CELLS,
     ),
 )

@@ -42,6 +42,7 @@ SEGGPT = Family(
 DECOMPOSED: dict[str, Family] = {
     **dict.fromkeys(
         ("sam_vision_model", "sam_hq_vision_model", "got_ocr2_vision", "pp_formulanet_vision",
+         "pp_chart2table_vision",
          "slanext_vision", "deepseek_ocr2_sam_vision_model", "unlimited_ocr_sam_vision_model"),
         SAM,
     ),

@@ -24,6 +24,8 @@ Position = Literal[
     "layout",
     "relative",
     "decomposed",
+    "cells",
+    "axes",
     "learned",
     "sinusoidal",
     "none",
@@ -74,6 +76,7 @@ class Family:
     windowed: bool = False  # sliding_window holds in every layer
     scale_key: str = ""  # a key that fixes the softmax scale: itself, or the scale is key**-0.5
     options: Mapping[str, Any] = field(default_factory=dict)  # of families without rope
+    table: Mapping[str, Any] = field(default_factory=dict)  # of cells.py: what is added first
     dialect: str = ""  # a function of dialects.py that says the config in the common keys
     refuse: str = ""  # why this family is not supported
     notes: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from posenc.contracts import Scheme
+from posenc.interop.cells import CELLS, cells_table
 from posenc.interop.config_files import config_path, read_object
 from posenc.interop.decomposed import DECOMPOSED
 from posenc.interop.dialects import DIALECTS
@@ -15,9 +16,10 @@ from posenc.interop.errors import ConfigError
 from posenc.interop.families import Family, class_defaults
 from posenc.interop.keys import Keys, shown
 from posenc.interop.layers import windows
-from posenc.interop.model_scheme import LearnedPositions, ModelScheme
+from posenc.interop.model_scheme import LearnedAxes, LearnedPositions, ModelScheme
 from posenc.interop.other_families import OTHER
 from posenc.interop.other_positions import Parts, other_parts
+from posenc.interop.refused import REFUSED
 from posenc.interop.relative import RELATIVE
 from posenc.interop.remote_families import REMOTE
 from posenc.interop.rope_config import rope_layers
@@ -29,6 +31,7 @@ from posenc.interop.write import config_from_scheme
 __all__ = [
     "FAMILIES",
     "ConfigError",
+    "LearnedAxes",
     "LearnedPositions",
     "ModelScheme",
     "config_from_scheme",
@@ -37,6 +40,7 @@ __all__ = [
 
 FAMILIES: Mapping[str, Family] = {
     **ROPE, **REMOTE, **OTHER, **VISION, **WINDOWED, **RELATIVE, **DECOMPOSED,
+    **CELLS, **REFUSED,
 }  # fmt: skip
 
 # Where a model of several parts keeps its language model.
@@ -130,7 +134,7 @@ def _from_keys(keys: Keys, model_type: str | None) -> ModelScheme:
         layers, kinds = rope_layers(keys, family, scaling)
         parts = Parts(layers, softmax_scale=_softmax_scale(keys, family))
     elif family.position == "axial":
-        parts, kinds = Parts(axial_layers(keys, family)), ()
+        parts, kinds = Parts(axial_layers(keys, family), cells_table(keys, family)), ()
     else:
         parts, kinds = other_parts(keys, family, model_type), ()
     for note in family.notes:
@@ -169,10 +173,23 @@ def _language_model(keys: Keys, model_type: str | None) -> tuple[Keys, str]:
     flat = _text_type(model_type)  # Qwen2-VL's first configs have no text_config
     if flat in FAMILIES:
         return keys, flat
-    return keys.fail(
-        "model_type", model_type,
-        "a family that is known here; model_type= of a known one reads the config like that one",
-    )  # fmt: skip
+    return keys.fail("model_type", model_type, f"a family that is known here; {_instead(keys)}")
+
+
+def _instead(keys: Keys) -> str:
+    """What may be asked for of a config of several parts, or of a family that has no name here."""
+    said = {
+        name: section.get("model_type")
+        for name, section in keys.raw.items()
+        if isinstance(section, Mapping)
+    }
+    known = {
+        name: kind for name, kind in said.items() if isinstance(kind, str) and kind in FAMILIES
+    }
+    if known:
+        listed = ", ".join(f"part={name!r} ({kind})" for name, kind in known.items())
+        return f"of its parts these are: {listed}"
+    return "model_type= of a known one reads the config like that one"
 
 
 def _text_type(model_type: str | None) -> str:

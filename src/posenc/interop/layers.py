@@ -36,7 +36,12 @@ _LISTS = ("layer_types", "layers_block_type", "block_types")
 
 
 def num_layers(keys: Keys) -> int:
-    """How many layers the model has."""
+    """How many layers the model has; a list of their types says it too."""
+    name = next((name for name in _LISTS[:2] if name in keys), None)
+    if "num_hidden_layers" not in keys and name is not None:
+        listed = keys.get(name)
+        if isinstance(listed, list | tuple) and 0 < len(listed) <= MAX_LAYERS:
+            return len(listed)
     return keys.integer("num_hidden_layers", high=MAX_LAYERS)
 
 

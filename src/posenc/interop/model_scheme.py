@@ -1,17 +1,18 @@
 """How one whole model encodes position: what a config says, as values of this library."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from posenc.additive import Learned, Sinusoidal
+from posenc.additive import AxialLearned, Learned, Sinusoidal
 from posenc.contracts import Scheme
 
-__all__ = ["LearnedPositions", "ModelScheme", "described"]
+__all__ = ["Additive", "LearnedAxes", "LearnedPositions", "ModelScheme", "described"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,33 @@ class LearnedPositions:
             )
 
 
+@dataclass(frozen=True)
+class LearnedAxes:
+    """A learned table for each coordinate, described.
+
+    >>> LearnedAxes((64, 64), (64, 192)).build()                # Reformer, at unravel(at, (64, 64))
+    AxialLearned((64, 64), (64, 192), axis_order=(0, 1), combine='concatenated')
+    """
+
+    sizes: tuple[int, ...]
+    dims: tuple[int, ...]
+    combine: Literal["concatenated", "added"] = "concatenated"
+
+    @property
+    def num_positions(self) -> int:
+        """How many positions differ."""
+        return math.prod(self.sizes)
+
+    def build(self) -> AxialLearned:
+        """The module, with its tables to be loaded; leaves the random state alone."""
+        dims = self.dims[0] if self.combine == "added" else self.dims
+        with torch.random.fork_rng(devices=[]):
+            return AxialLearned(self.sizes, dims, combine=self.combine)
+
+
+Additive = LearnedPositions | LearnedAxes | Sinusoidal
+
+
 @dataclass(frozen=True, eq=False)
 class ModelScheme:
     """Where position enters each layer of a model.
@@ -60,7 +88,7 @@ class ModelScheme:
 
     model_type: str
     layers: tuple[Scheme, ...]
-    additive: LearnedPositions | Sinusoidal | None = None
+    additive: Additive | None = None
     layer_types: tuple[str | None, ...] = ()
     windows: tuple[int | None, ...] = ()
     softmax_scale: float | None = None

@@ -44,6 +44,15 @@ MARIAN: dict[str, Any] = {"layout": "concatenated"}
 TENSOR2TENSOR: dict[str, Any] = {"denominator": "d-2", "layout": "concatenated"}
 FAIRSEQ: dict[str, Any] = {**TENSOR2TENSOR, "offset": "padding", "zero_padding": True}
 MUSICGEN = Family(position="sinusoidal", options={**TENSOR2TENSOR, "first": "cosine"})
+AUDIO = {"hidden_size": "d_model", "num_hidden_layers": "encoder_layers"}
+HEARD = Family(
+    position="sinusoidal", aliases=AUDIO, options={**TENSOR2TENSOR, "rows": "max_source_positions"}
+)
+SEAMLESS = replace(
+    sinusoids(**FAIRSEQ, unused=("rotary_embedding_base",)),
+    aliases={},
+    notes=("its text encoder and decoder; those of units have sinusoids too",),
+)
 KOSMOS = Family(
     position="sinusoidal", options=FAIRSEQ,
     aliases={"hidden_size": "embed_dim", "num_hidden_layers": "layers",
@@ -57,11 +66,20 @@ OTHER: dict[str, Family] = {
         "clip_text_model clipseg_text_model dpr ernie flava_text_model fnet git "
         "groupvit_text_model layoutlm megatron-bert metaclip_2_text_model mobilebert "
         "owlv2_text_model owlvit_text_model roc_bert siglip2_text_model siglip_text_model "
-        "aimv2_text_model splinter tapas visual_bert xclip_text_model",
+        "aimv2_text_model splinter tapas visual_bert xclip_text_model clvp_decoder "
+        "instructblip_qformer instructblipvideo_qformer sam3_lite_text_text_model",
         BERT,
     ),
     **many("albert convbert electra squeezebert", learned(dim="embedding_size")),
     "rembert": learned(dim="input_embedding_size"),
+    "canine": learned(rows="num_hash_buckets"),
+    "cohere_asr": replace(BERT, notes=("the encoder is a section: part='encoder_config'",)),
+    "pp_formulanet_text": learned(
+        {"hidden_size": "d_model", "num_hidden_layers": "decoder_layers"}, offset=2
+    ),
+    **many("audioflamingo3_encoder moss_transcribe_diarize_audio voxtral_encoder",
+           learned(rows="max_source_positions")),
+    "qwen2_audio_encoder": learned(AUDIO, rows="max_source_positions"),
     "distilbert": learned(DISTIL_NAMES),
     **many("gpt2 gpt-sw3 gpt_bigcode imagegpt decision_transformer openai-gpt",
            learned(GPT2_NAMES)),
@@ -72,6 +90,11 @@ OTHER: dict[str, Family] = {
     **many("altclip_text_model bridgetower_text_model camembert clap_text_model data2vec-text ibert "
            "longformer roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod",
            learned(padding=True)),
+    "lilt": replace(learned(padding=True), notes=(
+        "a second stream has boxes and a table of the same rows; its logits are added",)),
+    "luke": replace(learned(padding=True), notes=(
+        "an entity has the mean of the vectors of its tokens, from a table of its own",)),
+    "markuplm": replace(learned(padding=True), notes=("embeddings of XPaths are added too",)),
     **many("bart mbart mvp plbart", learned(SEQ2SEQ, offset=2, seq2seq=True)),
     **many("bigbird_pegasus blenderbot blenderbot-small", learned(SEQ2SEQ, seq2seq=True)),
     "whisper": learned(
@@ -91,6 +114,21 @@ OTHER: dict[str, Family] = {
     **many("marian pegasus autoformer informer time_series_transformer", sinusoids(**MARIAN)),
     "pegasus_x": sinusoids(**TENSOR2TENSOR),
     **many("m2m_100 nllb-moe fsmt speech_to_text", sinusoids(**FAIRSEQ)),
+    "seamless_m4t": replace(SEAMLESS, notes=(
+        *SEAMLESS.notes, "its speech encoder: TransformerXL(layout='alternating')")),
+    "seamless_m4t_v2": replace(SEAMLESS, notes=(
+        *SEAMLESS.notes, "its speech encoder: Shaw(max_distance=(left_max_position_embeddings, "
+        "right_max_position_embeddings), values=False)")),
+    "canary_decoder": Family(position="sinusoidal", options={"amplitude": "1/sqrt(dim)"}),
+    **many("qwen2_5_omni_audio_encoder qwen3_omni_moe_audio_encoder", HEARD),
+    "qwen3_asr_encoder": replace(HEARD, notes=(
+        "positions start again with each chunk of max_position_embeddings",)),
+    "videoprism_text_model": Family(position="sinusoidal", options=MARIAN),
+    "videomae": Family(position="sinusoidal", notes=(
+        "positions count tubelets: frames slowest, then rows, then columns",)),
+    "timesfm": Family(position="sinusoidal", options={
+        **TENSOR2TENSOR, "if": "use_positional_embedding", "timescales": True}, notes=(
+        "positions count patches from the first that is not padding",)),
     **many("kosmos_2_text_model kosmos_2_5_text_model", KOSMOS),
     **many("musicgen_decoder musicgen_melody_decoder", MUSICGEN),
     "tipsv2_text_model": Family(position="sinusoidal", options=TENSOR2TENSOR),
@@ -114,15 +152,8 @@ OTHER: dict[str, Family] = {
                  "num_attention_heads": "n_heads", "max_position_embeddings": "max_seq_len"},
     ),
     # Order comes of the layers themselves --------------------------------------------------------
-    **many("jamba nemotron_h mamba mamba2 falcon_mamba", Family(position="none")),
-    # Named and refused ---------------------------------------------------------------------------
-    "prophetnet": Family(refuse="its decoder adds buckets of distance to a learned table"),
-    "wavlm": Family(refuse="its T5 bias (num_buckets, max_bucket_distance) is gated by the queries, "
-                           "and a convolution adds positions"),
-    "udop": Family(refuse="it adds biases of two further axes to T5's"),
-    "cpmant": Family(refuse="its buckets depend on segments too"),
-    "transfo-xl": Family(refuse="its code left transformers: build TransformerXL(n_head, d_head, "
-                                "dim=d_model, clamp=clamp_len) by hand"),
-    "funnel": Family(refuse="its layers pool, so each has positions of its own, and distances to its "
-                            "class token count as nothing: build TransformerXL by hand"),
+    **many("jamba nemotron_h mamba mamba2 falcon_mamba "
+           "moonshine_streaming_encoder moshi_depth rwkv xlstm zamba", Family(position="none")),
+    **many("glm5_next_text kimi_linear",
+           Family(position="none", options={"unused": ("qk_rope_head_dim",)})),
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Learned tables, sinusoids and T5's bias, from a config."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +11,13 @@ from posenc.additive import Sinusoidal
 from posenc.bias import T5Bias
 from posenc.contracts import Scheme
 from posenc.interop.alibi import MAX_HEADS, alibi_layers
+from posenc.interop.cells import axes_table, cells_layers, cells_table
 from posenc.interop.decomposed import decomposed_layers, decomposed_table
 from posenc.interop.errors import about
 from posenc.interop.families import Family
 from posenc.interop.keys import Keys
 from posenc.interop.layers import MAX_LAYERS, num_layers
-from posenc.interop.model_scheme import LearnedPositions, ModelScheme
+from posenc.interop.model_scheme import Additive, LearnedPositions, ModelScheme
 from posenc.interop.relative import relative_layers
 from posenc.interop.windows import layout_layers, window_layers
 
@@ -23,8 +25,8 @@ __all__ = ["Parts", "other_parts"]
 
 MAX_BUCKETS, MAX_DISTANCE = 1024, 1 << 16  # bucket edges are exact integers: dear beyond this
 
-Additive = LearnedPositions | Sinusoidal
-WAVES = ("denominator", "layout", "first", "zero_padding")  # options of Sinusoidal, as they are
+# Options of Sinusoidal, as they are.
+WAVES = ("denominator", "layout", "first", "zero_padding", "amplitude")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ def other_parts(keys: Keys, family: Family, model_type: str) -> Parts:
 
 
 def _none(keys: Keys, family: Family) -> Parts:
-    del family
+    for key in family.options.get("unused", ()):
+        keys.get(key)
     return Parts((Scheme(),) * num_layers(keys))
 
 
@@ -78,6 +81,16 @@ def _decomposed(keys: Keys, family: Family) -> Parts:
     return Parts(decomposed_layers(keys, family), decomposed_table(keys, family))
 
 
+def _cells(keys: Keys, family: Family) -> Parts:
+    return Parts(cells_layers(keys), cells_table(keys, family))
+
+
+def _axes(keys: Keys, family: Family) -> Parts:
+    table = axes_table(keys, family)
+    length = None if "rows" in family.table else table.num_positions
+    return Parts(cells_layers(keys), table, max_length=length)
+
+
 def _table_width(keys: Keys) -> str:
     return "embedding_size" if "embedding_size" in keys else "hidden_size"
 
@@ -96,6 +109,8 @@ _PARTS: Mapping[str, Callable[[Keys, Family], Parts]] = {
     "layout": _layout,
     "relative": _relative,
     "decomposed": _decomposed,
+    "cells": _cells,
+    "axes": _axes,
 }
 
 # Added to embeddings ------------------------------------------------------------------------------
@@ -106,6 +121,10 @@ def _added(keys: Keys, family: Family, model_type: str) -> Parts:
     if added not in (None, "absolute"):
         keys.fail("position_embedding_type", added, "'absolute': vectors per distance are not read")
     kind, options = _chosen(keys, family)
+    for key in options.get("unused", ()):
+        keys.get(key)
+    if "if" in options and not keys.flag(options["if"], default=False):
+        return _none(keys, family)
     additive = _additive(keys, kind, options)
     length = _length(additive, keys, options)
     if not options.get("seq2seq"):
@@ -139,8 +158,21 @@ def _additive(keys: Keys, kind: str, options: Any) -> Additive:
     offset = options.get("offset", 0)
     if offset == "padding":  # fairseq: the row of padding, then the text
         offset = keys.integer("pad_token_id", low=0) + 1
+    waves = {x: options[x] for x in WAVES if x in options}
+    if waves.get("amplitude") == "1/sqrt(dim)":
+        waves["amplitude"] = 1 / math.sqrt(dim)
+    if options.get("timescales"):
+        waves["base"] = _base(keys)
     with about("hidden_size"):
-        return Sinusoidal(dim, offset=offset, **{x: options[x] for x in WAVES if x in options})
+        return Sinusoidal(dim, offset=offset, **waves)
+
+
+def _base(keys: Keys) -> float:
+    """TimesFM's waves go from 2π · min_timescale to 2π · max_timescale."""
+    shortest = keys.number("min_timescale", above=0)
+    if shortest != 1:
+        keys.fail("min_timescale", shortest, "1: a Sinusoidal begins with a wave of 2π")
+    return keys.number("max_timescale", above=shortest)
 
 
 def _table(keys: Keys, dim: int, options: Any) -> LearnedPositions:
@@ -155,7 +187,7 @@ def _table(keys: Keys, dim: int, options: Any) -> LearnedPositions:
 
 
 def _length(additive: Additive, keys: Keys, options: Any) -> int | None:
-    if isinstance(additive, LearnedPositions):
+    if not isinstance(additive, Sinusoidal):
         return additive.num_positions
     rows = options.get("rows", "max_position_embeddings")
     return keys.integer(rows) if rows in keys else None

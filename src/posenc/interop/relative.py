@@ -64,12 +64,12 @@ RELATIVE: dict[str, Family] = {
     ),
     "gemma4_audio": family("gemma", CHUNKS),
     "vits": family("vits"),
-    "granite_speech_encoder": family(
+    **dict.fromkeys(("granite_speech_encoder", "granite_speech_plus_encoder"), family(
         "granite", BLOCKS,
         aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
                  "hidden_size": "hidden_dim", "head_dim": "dim_head",
                  "max_position_embeddings": "max_pos_emb"},
-    ),
+    )),
     "granite_speech5_encoder": family("granite", BLOCKS),
 }  # fmt: skip
 

@@ -91,7 +91,8 @@ ROPE: dict[str, Family] = {
         "qwen3_moe unlimited_ocr_text voxtral_realtime_text qwen3_omni_moe_code2wav falcon_h1",
         LLAMA,
     ),
-    **family("mistral starcoder2 ministral moshi", LLAMA, windowed=True),
+    **family("mimi mistral starcoder2 ministral moshi pocket_tts_audio_tokenizer", LLAMA,
+             windowed=True),
     **family("hyperclovax granite granite4_vision_text granite_docling_text granitemoe "
              "granitemoeshared", GRANITE),
     **family("dia_decoder dia_encoder hrm_text internlm3 iquestcoder qwen3 "

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from posenc.contracts import Scheme
+from posenc.interop.cells import RASTER
 from posenc.interop.errors import about
 from posenc.interop.families import Family
 from posenc.interop.keys import Keys
@@ -27,6 +28,11 @@ _COUNTS = ("num_hidden_layers", "depth", "num_layers")
 def axial(*notes: str, **options: Any) -> Family:
     """Two coordinates, each over its own half of the head, unless the options say otherwise."""
     return Family(position="axial", options=options, notes=notes)
+
+
+def with_table(family: Family, **table: Any) -> Family:
+    """Also a learned table that is added to the cells first (options of cells.py)."""
+    return replace(family, table=table, notes=(*family.notes, RASTER))
 
 
 def refused(why: str) -> Family:
@@ -64,26 +70,57 @@ LOFTR = replace(
 
 
 _PLAIN = """
-cohere_compass_vision dots3_note_vision_encoder ernie4_5_vl_moe_vision exaone4_5_vision
-glm4v_moe_vision glm4v_vision glm5_next_vision glm_ocr_vision lfm3_vl_vision
-paddleocr_vl_vision qwen2_5_omni_vision_encoder qwen2_5_vl_vision qwen2_vl_vision
-qwen3_5_moe_vision qwen3_5_vision qwen3_omni_moe_vision_encoder qwen3_vl_moe_vision qwen3_vl_vision
-qwen4_exp_vision video_llama_3_vision
+dots3_note_vision_encoder ernie4_5_vl_moe_vision exaone4_5_vision glm5_next_vision glm_ocr_vision
+lfm3_vl_vision qwen2_5_omni_vision_encoder qwen2_5_vl_vision qwen2_vl_vision video_llama_3_vision
 """
+# Their learned tables: counted by a key, or as many as an image of image_size has cells.
+_COUNTED = """
+cohere_compass_vision qwen3_5_moe_vision qwen3_5_vision qwen3_omni_moe_vision_encoder
+qwen3_vl_moe_vision qwen3_vl_vision qwen4_exp_vision
+"""
+_SIZED = "glm4v_moe_vision glm4v_vision paddleocr_vl_vision"
+_SIDES = ("pos_emb_height", "pos_emb_width")
 _COLUMNS_FIRST: dict[str, Any] = {"axis_order": (1, 0)}
 
 VISION: dict[str, Family] = {
     **dict.fromkeys(_PLAIN.split(), axial()),
-    "sam3_vit_model": axial(pairing="adjacent", **_COLUMNS_FIRST),
-    "inkling2_vision": axial(FROM_1 + AT_REST, pairing="adjacent", **_COLUMNS_FIRST),
+    **dict.fromkeys(_COUNTED.split(), with_table(axial(), rows="num_position_embeddings")),
+    **dict.fromkeys(_SIZED.split(), with_table(axial(), image="image_size")),
+    "sam3_vit_model": replace(
+        axial(
+            "the added table is repeated over larger images, not resampled",
+            pairing="adjacent",
+            **_COLUMNS_FIRST,
+        ),
+        table={"image": "pretrain_image_size"},
+    ),
+    "inkling2_vision": with_table(
+        axial(
+            FROM_1 + AT_REST + ", with a vector of its own", pairing="adjacent", **_COLUMNS_FIRST
+        ),
+        side="posemb_grid_size",
+    ),
     "mlcd_vision_model": axial("the class token turns by learned angles of its own, class_pos_emb"),
-    "kimi_k25_vision": axial(order="alternating", **_COLUMNS_FIRST),
-    "step3p5_vision": axial(**_COLUMNS_FIRST),
-    "muse_glimmer_vision": axial(FROM_1, **_COLUMNS_FIRST),
-    "muse_spark_vision": axial(FROM_1, **_COLUMNS_FIRST),
+    "kimi_k25_vision": with_table(
+        axial(
+            "sinusoids of the frame are added too, after the first",
+            order="alternating",
+            **_COLUMNS_FIRST,
+        ),
+        sides=_SIDES,
+    ),
+    "step3p5_vision": with_table(axial(**_COLUMNS_FIRST), image="image_size"),
+    **dict.fromkeys(
+        ("muse_glimmer_vision", "muse_spark_vision"),
+        with_table(axial(FROM_1, **_COLUMNS_FIRST), sides=_SIDES),
+    ),
     "pixtral": axial(spectrum="dealt"),
     "minimax_m3_vl_vision": axial(split=3),
-    "llama4_vision_model": axial(FROM_1 + AT_REST + ", last", pairing="adjacent", **_COLUMNS_FIRST),
+    "llama4_vision_model": with_table(
+        axial(FROM_1 + AT_REST + ", last, in the table too", pairing="adjacent", **_COLUMNS_FIRST),
+        image="image_size",
+        suffix=1,
+    ),
     "efficientloftr": LOFTR,
     **dict.fromkeys(("dinov3_vit", "sapiens2", "eomt_dinov3"), replace(CENTRES, theta=100.0)),
     **dict.fromkeys(("sam2_video", "sam3_tracker_video", "edgetam_video"), MEMORY),

@@ -43,7 +43,7 @@ WINDOWED: dict[str, Family] = {
     "swin2sr": swin(continuous=True),
     **dict.fromkeys(("beit", "data2vec-vision"), BEIT),
     "levit": Family(position="window", options={"shrinks": True}, notes=(SHRINKING,)),
-    "layoutlmv2": Family(position="layout", notes=BOXES),
+    **dict.fromkeys(("layoutlmv2", "layoutxlm"), Family(position="layout", notes=BOXES)),
     "layoutlmv3": Family(position="layout", options={"padding": True, "scaled": True}, notes=BOXES),
 }
 
