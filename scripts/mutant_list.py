@@ -1960,15 +1960,15 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "MusicGen's sinusoids with sines first",
         "interop/other_positions.py",
-        'WAVES = ("denominator", "layout", "first", "zero_padding")',
-        'WAVES = ("denominator", "layout", "zero_padding")',
+        'WAVES = ("denominator", "layout", "first", "zero_padding", "amplitude")',
+        'WAVES = ("denominator", "layout", "zero_padding", "amplitude")',
         "test_hf_added.py",
     ),
     mutant(
         "fairseq's padding as a position",
         "interop/other_positions.py",
-        'WAVES = ("denominator", "layout", "first", "zero_padding")',
-        'WAVES = ("denominator", "layout", "first")',
+        'WAVES = ("denominator", "layout", "first", "zero_padding", "amplitude")',
+        'WAVES = ("denominator", "layout", "first", "amplitude")',
         "test_hf_added.py",
     ),
     mutant(
