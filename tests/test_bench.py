@@ -52,6 +52,60 @@ def test_a_wrong_answer_of_a_peer_leaves_it_out() -> None:
     assert "| peer | " in page({"cells": [cell]}) and "left out: differs" in page({"cells": [cell]})
 
 
+def test_a_peer_that_fails_is_left_out_and_a_failure_of_ours_is_not() -> None:
+    def failing(x: Tensor) -> tuple[Tensor, ...]:
+        raise RuntimeError("no kernel\nfor this")
+
+    made = work(4, frozenset())
+    broken = replace(made, sides=made.sides | {"peer": failing})
+    assert disagreement(broken) == {"peer": "failed: RuntimeError: no kernel for this"}
+    with pytest.raises(RuntimeError, match="no kernel"):
+        disagreement(replace(made, sides=made.sides | {OURS: failing}))
+
+
+def test_a_device_is_waited_for_once_a_turn() -> None:
+    told: list[str] = []
+    interleaved(
+        {"a": partial(told.append, "a")},
+        seconds=0.0,
+        min_rounds=2,
+        max_rounds=2,
+        finish=partial(told.append, "done"),
+    )
+    assert told[:4] == ["a", "done", "a", "done"] and told[-1] == "done"
+    assert told.count("done") == 4 and told.count("a") > 4  # two to warm up, two rounds of many
+
+
+def cell(length: int, ms: float, **more: Any) -> dict[str, Any]:
+    return {
+        "row": "x",
+        "title": "X",
+        "length": length,
+        "ms": {OURS: {"median": ms}, "other": {"median": 2 * ms}},
+        "ratio": {"other": {"median": 0.5, "p10": 0.4, "p90": 0.6}},
+        "left_out": {},
+        "targets": [{"beside": "other", "ratio": 0.4, "lengths": None, "what": "peak_bytes"}],
+        "peak_bytes": {OURS: 30e6, "other": 60e6},
+        **more,
+    }
+
+
+def test_what_memory_is_to_reach() -> None:
+    told = page({"cells": [cell(8, 1.0)]})
+    assert "| X | 8 | other | 60 MB | 0.50 of it, 0.40: not reached |" in told
+    assert "0.50 (0.40 to 0.60) |  |" in told  # no verdict on the time
+    limited = page({"cells": [cell(8, 1.0, peak_limit=31e6)]})
+    assert "| X | 8 | posenc | 30 MB | 31 MB: reached |" in limited
+    assert "not reached |" in page({"cells": [cell(8, 1.0, peak_limit=29e6)]}).split("posenc")[1]
+
+
+def test_the_time_of_a_token_over_lengths() -> None:
+    cells = [cell(1000, 2.0, per_token=1.15), cell(2000, 4.8, per_token=1.15)]
+    told = page({"cells": cells})
+    assert "| X | 1,000: 2, 2,000: 2.4 | 1.20, 1.15: not reached |" in told
+    assert "a token" not in page({"cells": [cell(1000, 2.0), cell(2000, 4.8)]})
+
+
 def test_a_peer_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rotary_embedding_torch", None)
     made = CASES["rotate-adjacent"].make(4, frozenset({"rotary-embedding-torch"}))
@@ -101,7 +155,7 @@ def test_the_gradient_of_a_bias_takes_memory_linear_in_length() -> None:
 def test_the_command_measures_resumes_and_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["bench", "--case", "rotate-decode", "--seconds", "0.01", "--against", ""]
+    arguments = ["bench", "--case", "rotate-decode-a", "--seconds", "0.01", "--against", ""]
     assert run([*arguments, "--out", str(tmp_path), "--json"]) == 0
     told = capsys.readouterr()
     record = json.loads(told.out)
@@ -109,7 +163,9 @@ def test_the_command_measures_resumes_and_writes(
     assert set(record["cells"][0]["ms"]) == {OURS, "limit"}
     assert "One decode token" in told.err
     assert run([*arguments, "--out", str(tmp_path)]) == 0
-    assert "One decode token, 32 + 8 heads, in place, 1" not in capsys.readouterr().err
+    assert (
+        "One decode token, 32 + 8 heads, in place, adjacent pairs, 1" not in capsys.readouterr().err
+    )
     assert "| One decode token" in page(record)
     assert picture(record) is None  # one length is no curve
 
@@ -152,6 +208,7 @@ def test_the_picture_has_a_panel_for_each_growing_case() -> None:
 def test_cases_are_chosen_by_how_they_begin() -> None:
     assert chosen(["rotate-decode", "attention-t5"]) == (
         "rotate-decode",
+        "rotate-decode-adjacent",
         "attention-t5",
         "attention-t5-training",
     )

@@ -1,6 +1,7 @@
 """Attention under a scheme beside attention without position: causal, 8 heads of 64 channels."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,43 +10,73 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention import KVCache, MultiHeadAttention, attention, linear_attention
+from posenc.attention import (
+    AttentionImpl,
+    KVCache,
+    MultiHeadAttention,
+    attention,
+    linear_attention,
+)
 from posenc.bench import peers
 from posenc.bench.work import OURS, Case, Side, Target, Work
-from posenc.bias import Alibi, Kerple, Sandwich, T5Bias
+from posenc.bias import Alibi, Fire, Kerple, Sandwich, SwinBias, T5Bias
 from posenc.contracts import Scheme
-from posenc.relative import Shaw
-from posenc.rotary import Rope
-from posenc.rotate import rotate_qk
+from posenc.positions import grid
+from posenc.query_scale import LogScale
+from posenc.relative import Cope, Deberta, Shaw
+from posenc.rotary import Rope, XPos
+from posenc.rotate import rotate, rotate_qk
 
-__all__ = ["ATTENTION"]
+__all__ = [
+    "ATTENTION",
+    "DENSE",
+    "NONE",
+    "dense",
+    "gradients",
+    "no_grad",
+    "plain",
+    "qkv",
+    "seeded",
+    "under",
+]
 
 HEADS, HEAD_DIM = 8, 64
 DENSE_UP_TO = 4096  # a dense mask of 16k tokens is 8.6 GB
 SOFTMAX_UP_TO = 16384
+FLEX_UP_TO = 16384  # at 64k one call takes minutes
 NONE, DENSE = "no position", "dense mask"
 Tensors = tuple[Tensor, ...]
 
 
-def _qkv(length: int) -> Tensors:
-    draw = torch.Generator().manual_seed(0)
-    return tuple(torch.randn(1, HEADS, length, HEAD_DIM, generator=draw) for _ in range(3))
+def qkv(length: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Tensors:
+    """Queries, keys and values `[1, 8, T, 64]`."""
+    draw, shape = torch.Generator().manual_seed(0), (1, HEADS, length, HEAD_DIM)
+    return tuple(torch.randn(shape, generator=draw).to(device, dtype) for _ in range(3))
 
 
-def _schemes() -> dict[str, Callable[[], Scheme]]:
-    return {
-        "rope": lambda: Scheme(rotary=Rope(HEAD_DIM)),
-        "alibi": lambda: Scheme(bias=Alibi(HEADS)),
-        "t5": lambda: Scheme(bias=T5Bias(HEADS, bidirectional=False)),
-        "kerple": lambda: Scheme(bias=Kerple(HEADS)),
-        "sandwich": lambda: Scheme(bias=Sandwich(HEADS)),
-        "shaw": lambda: Scheme(relative=Shaw(HEAD_DIM, max_distance=16)),
-    }
+SCHEMES: dict[str, Callable[[], Scheme]] = {
+    "rope": lambda: Scheme(rotary=Rope(HEAD_DIM)),
+    "xpos": lambda: Scheme(rotary=XPos(Rope(HEAD_DIM))),
+    "alibi": lambda: Scheme(bias=Alibi(HEADS)),
+    "t5": lambda: Scheme(bias=T5Bias(HEADS, bidirectional=False)),
+    "kerple": lambda: Scheme(bias=Kerple(HEADS)),
+    "sandwich": lambda: Scheme(bias=Sandwich(HEADS)),
+    "fire": lambda: Scheme(bias=Fire(HEADS)),
+    "shaw": lambda: Scheme(relative=Shaw(HEAD_DIM, max_distance=16)),
+    "deberta": lambda: Scheme(relative=Deberta(HEADS, HEAD_DIM)),
+    "cope": lambda: Scheme(relative=Cope(HEAD_DIM, max_positions=64)),
+    "log-scale": lambda: Scheme(rotary=Rope(HEAD_DIM), query_scale=LogScale(4096)),
+    "rope-alibi": lambda: Scheme(rotary=Rope(HEAD_DIM), bias=Alibi(HEADS)),
+}
 
 
-def _seeded(name: str) -> Scheme:
+def seeded(name: str, device: str = "cpu") -> Scheme:
+    """The scheme, its parameters drawn from a fixed seed."""
     with _fixed_seed():
-        return _schemes()[name]()
+        scheme = SCHEMES[name]()
+    for part in scheme.modules().values():
+        part.to(device)
+    return scheme
 
 
 @contextmanager
@@ -55,20 +86,23 @@ def _fixed_seed() -> Iterator[None]:
         yield
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """Causal attention without position."""
     return (F.scaled_dot_product_attention(q, k, v, is_causal=True),)
 
 
-def _under(scheme: Scheme, impl: str = "auto") -> Side:
-    return lambda q, k, v: (attention(q, k, v, scheme=scheme, impl=impl),)  # pyright: ignore
+def under(scheme: Scheme, impl: AttentionImpl = "auto") -> Side:
+    """Causal attention under a scheme."""
+    return lambda q, k, v: (attention(q, k, v, scheme=scheme, impl=impl),)
 
 
-def _dense(scheme: Scheme) -> Side:
+def dense(scheme: Scheme) -> Side:
+    """The bias written out for every pair of tokens, and the causal mask with it."""
     bias = scheme.bias
     assert bias is not None
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-        positions = torch.arange(q.shape[2])
+        positions = torch.arange(q.shape[2], device=q.device)
         mask = bias.dense(positions, positions, dtype=q.dtype)
         hidden = positions[:, None] < positions
         mask = mask.masked_fill(hidden, float("-inf"))
@@ -77,42 +111,43 @@ def _dense(scheme: Scheme) -> Side:
     return run
 
 
-def _biased(length: int, against: frozenset[str], *, name: str) -> Work:
-    scheme = _seeded(name)
-    sides = {OURS: _no_grad(_under(scheme)), NONE: _no_grad(_plain)}
+def _biased(
+    length: int, against: frozenset[str], *, name: str, flex_up_to: int = FLEX_UP_TO
+) -> Work:
+    scheme = seeded(name)
+    sides = {OURS: no_grad(under(scheme)), NONE: no_grad(plain)}
     if length <= DENSE_UP_TO:
-        sides[DENSE] = _no_grad(_dense(scheme))
-    if "flex" in against and scheme.bias is not None:
+        sides[DENSE] = no_grad(dense(scheme))
+    if "flex" in against and scheme.bias is not None and length <= flex_up_to:
         positions = torch.arange(length)
-        sides["flex"] = _no_grad(
+        sides["flex"] = no_grad(
             peers.flex_attention(length, scheme.bias.score_mod(positions, positions))
         )
-    return Work(_qkv(length), sides, _no_grad(_under(scheme, "reference")), 2e-5, frozenset({NONE}))
+    return Work(qkv(length), sides, no_grad(under(scheme, "reference")), 2e-5, frozenset({NONE}))
 
 
-def _no_grad(side: Side) -> Side:
+def no_grad(side: Side) -> Side:
+    """As in inference."""
     return torch.no_grad()(side)
 
 
 def _biased_training(length: int, against: frozenset[str], *, name: str) -> Work:
     """Gradients of q, k, v and of the bias's own parameters."""
     del against
-    scheme = _seeded(name)
-    inputs = tuple(x.requires_grad_() for x in _qkv(length))
-    sides = {OURS: _under(scheme), DENSE: _dense(scheme), NONE: _plain}
+    scheme = seeded(name)
+    inputs = tuple(x.requires_grad_() for x in qkv(length))
+    sides = {OURS: under(scheme), DENSE: dense(scheme), NONE: plain}
     return Work(
         inputs,
-        {
-            side: _gradients(run, scheme if side != NONE else Scheme())
-            for side, run in sides.items()
-        },
-        _gradients(_under(scheme, "reference"), scheme),
+        {side: gradients(run, scheme if side != NONE else Scheme()) for side, run in sides.items()},
+        gradients(under(scheme, "reference"), scheme),
         1e-3,
         frozenset({NONE}),
     )
 
 
-def _gradients(side: Side, scheme: Scheme) -> Side:
+def gradients(side: Side, scheme: Scheme) -> Side:
+    """Those of q, k, v and of all that the scheme learns."""
     parameters = [p for part in scheme.modules().values() for p in part.parameters()]
 
     def run(*inputs: Tensor) -> Tensors:
@@ -126,13 +161,46 @@ def _gradients(side: Side, scheme: Scheme) -> Side:
 
 def _shaw(length: int, against: frozenset[str]) -> Work:
     del against
-    scheme = _seeded("shaw")
+    scheme = seeded("shaw")
     sides = {
-        OURS: _no_grad(_under(scheme)),
-        "gathered vectors": _no_grad(_gathered(scheme)),
-        NONE: _no_grad(_plain),
+        OURS: no_grad(under(scheme)),
+        "gathered vectors": no_grad(_gathered(scheme)),
+        NONE: no_grad(plain),
     }
-    return Work(_qkv(length), sides, _no_grad(_under(scheme, "reference")), 2e-5, frozenset({NONE}))
+    return Work(qkv(length), sides, no_grad(under(scheme, "reference")), 2e-5, frozenset({NONE}))
+
+
+WINDOW, WINDOWS = 8, 64  # tokens along a side of a window, windows of an image
+
+
+def _swin(length: int, against: frozenset[str]) -> Work:
+    """The windows of one image, `[64, 8, 64, 64]`, each token of a window seeing all of it."""
+    del against
+    side = math.isqrt(length)
+    with _fixed_seed():
+        scheme = Scheme(bias=SwinBias(HEADS, window=side))
+    assert scheme.bias is not None
+    cells = grid(side, side)
+    draw = torch.Generator().manual_seed(0)
+    shape = (WINDOWS, HEADS, length, HEAD_DIM)
+    inputs = tuple(torch.randn(shape, generator=draw) for _ in range(3))
+
+    def run(impl: AttentionImpl) -> Side:
+        options = {"scheme": scheme, "q_pos": cells, "k_pos": cells, "mask": None}
+        return lambda q, k, v: (attention(q, k, v, impl=impl, **options),)
+
+    def indexed(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+        assert scheme.bias is not None
+        mask = scheme.bias.dense(cells, cells, dtype=q.dtype)
+        return (F.scaled_dot_product_attention(q, k, v, attn_mask=mask),)
+
+    sides: dict[str, Side] = {
+        OURS: run("auto"),
+        DENSE: indexed,
+        NONE: lambda q, k, v: (F.scaled_dot_product_attention(q, k, v),),
+    }
+    sides = {name: no_grad(side) for name, side in sides.items()}
+    return Work(inputs, sides, no_grad(run("reference")), 2e-5, frozenset({NONE}))
 
 
 def _gathered(scheme: Scheme) -> Side:
@@ -158,15 +226,15 @@ def _gathered(scheme: Scheme) -> Side:
 
 def _linear(length: int, against: frozenset[str]) -> Work:
     del against
-    scheme = _seeded("rope")
+    scheme = seeded("rope")
 
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         return (linear_attention(q, k, v, scheme=scheme),)
 
-    sides = {OURS: _no_grad(ours)}
+    sides = {OURS: no_grad(ours)}
     if length <= SOFTMAX_UP_TO:
-        sides["softmax"] = _no_grad(_under(scheme))
-    return Work(_qkv(length), sides, _written_out, 1e-4, frozenset({"softmax"}))
+        sides["softmax"] = no_grad(under(scheme))
+    return Work(qkv(length), sides, _written_out, 1e-4, frozenset({"softmax"}))
 
 
 def _written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
@@ -183,7 +251,7 @@ def _written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensors:
 def _decode(length: int, against: frozenset[str], *, name: str) -> Work:
     """One new token behind a cache of `length`, through a whole layer with its projections."""
     del against
-    layers = {OURS: _seeded(name), NONE: Scheme()}
+    layers = {OURS: seeded(name), NONE: Scheme()}
     draw = torch.Generator().manual_seed(0)
     width = HEADS * HEAD_DIM
     x, past = (torch.randn(1, n, width, generator=draw) for n in (1, length))
@@ -198,16 +266,28 @@ def _layer(scheme: Scheme) -> MultiHeadAttention:
 
 
 def _step(scheme: Scheme, past: Tensor) -> Side:
-    layer, filled = _layer(scheme), KVCache()
-    with torch.no_grad():
-        for chunk in past.split(8192, 1):
-            layer(chunk, cache=filled)
+    layer = _layer(scheme)
+    filled = _filled(layer, past)
 
     def run(x: Tensor) -> Tensors:
         with torch.no_grad():  # the cache grows by a token a call: nothing beside what it holds
             return (layer(x, cache=filled),)
 
     return run
+
+
+def _filled(layer: MultiHeadAttention, past: Tensor) -> KVCache:
+    """What attending over the past would leave behind, without attending."""
+    cache, at = KVCache(), torch.arange(past.shape[1])[None]
+    k, v = (
+        project(past).unflatten(-1, (HEADS, -1)).transpose(1, 2) for project in (layer.k, layer.v)
+    )
+    encoding = layer.scheme.rotary
+    if encoding is not None:
+        made = encoding.tables(at, at)
+        k, encoding = rotate(k, made.k), made.encoding
+    cache.append(k, v, at, None, encoding)
+    return cache
 
 
 def _whole(scheme: Scheme, past: Tensor) -> Side:
@@ -222,6 +302,50 @@ def _whole(scheme: Scheme, past: Tensor) -> Side:
 
 
 BIASED = (1024, 4096, 16384)
+BESIDE_OUTPUT = 64e6  # bytes of memory that a bias by distance may take at 16k tokens
+LIMITS = {16384: BESIDE_OUTPUT + 4 * HEADS * HEAD_DIM * 16384}
+TITLES = {
+    "t5": "T5's bias",
+    "kerple": "KERPLE",
+    "sandwich": "Sandwich",
+    "alibi": "ALiBi",
+}
+FLEX = Target("flex", 1.0)
+
+
+def _bias_cases() -> Iterator[Case]:
+    for name in ("t5", "kerple", "sandwich"):
+        flex_up_to = FLEX_UP_TO if name == "t5" else 4096  # the same kernel, compiled for minutes
+        yield Case(
+            f"attention-{name}",
+            f"Attention under {TITLES[name]}",
+            BIASED,
+            partial(_biased, name=name, flex_up_to=flex_up_to),
+            (
+                Target(NONE, 1.1, (1024,)),
+                Target(NONE, 1.2, (4096,)),
+                Target(NONE, 1.15, (16384,)),
+                FLEX,
+            ),
+            gate_length=600,
+            memory=True,
+            peak_limits=LIMITS,
+        )
+
+
+def _training_cases() -> Iterator[Case]:
+    for name, lengths in (("t5", (1024, 4096)), ("kerple", (4096,))):
+        yield Case(
+            f"attention-{name}-training",
+            f"Attention under {TITLES[name]}, forward and backward",
+            lengths,
+            partial(_biased_training, name=name),
+            (Target(DENSE, 1 / 3, (4096,)), Target(DENSE, 1 / 3, (4096,), "peak_bytes")),
+            gate_length=600,
+            memory=True,
+        )
+
+
 ATTENTION: tuple[Case, ...] = (
     Case(
         "attention-alibi",
@@ -233,45 +357,22 @@ ATTENTION: tuple[Case, ...] = (
             Target(NONE, 0.85, (4096,)),
             Target(NONE, 0.5, (16384,)),
             Target(NONE, 0.3, (65536,)),
+            FLEX,
         ),
         gate_length=600,
         memory=True,
+        peak_limits=LIMITS,
     ),
-    *(
-        Case(
-            f"attention-{name}",
-            f"Attention under {title}",
-            BIASED,
-            partial(_biased, name=name),
-            (
-                Target(NONE, 1.1, (1024,)),
-                Target(NONE, 1.2, (4096,)),
-                Target(NONE, 1.15, (16384,)),
-            ),
-            gate_length=600,
-            memory=True,
-        )
-        for name, title in (
-            ("t5", "T5's bias"),
-            ("kerple", "KERPLE"),
-            ("sandwich", "Sandwich"),
-        )
+    *_bias_cases(),
+    Case(
+        "attention-swin",
+        "Attention in 64 windows of 8 x 8 under Swin's bias",
+        (WINDOW**2,),
+        _swin,
+        (Target(NONE, 1.1), Target(DENSE, 1.1)),
+        gate_length=WINDOW**2,
     ),
-    *(
-        Case(
-            f"attention-{name}-training",
-            f"Attention under {title}, forward and backward",
-            lengths,
-            partial(_biased_training, name=name),
-            (Target(DENSE, 1 / 3, (4096,)),),
-            gate_length=600,
-            memory=True,
-        )
-        for name, title, lengths in (
-            ("t5", "T5's bias", (1024, 4096)),
-            ("kerple", "KERPLE", (4096,)),
-        )
-    ),
+    *_training_cases(),
     Case(
         "attention-shaw",
         "Attention under Shaw's vectors",
@@ -289,6 +390,7 @@ ATTENTION: tuple[Case, ...] = (
         (Target("softmax", 1.0, (8192, 16384)),),
         gate_length=600,
         memory=True,
+        per_token=1.15,
     ),
     *(
         Case(
@@ -298,6 +400,6 @@ ATTENTION: tuple[Case, ...] = (
             partial(_decode, name=name),
             (Target(NONE, 1.1),),
         )
-        for name in ("rope", "alibi", "t5", "shaw")
+        for name in SCHEMES
     ),
 )

@@ -12,8 +12,11 @@ from posenc.bench.work import Side, UnavailableError
 
 __all__ = [
     "PEERS",
+    "flash_attention",
     "flex_attention",
+    "liger",
     "rotary_embedding_torch",
+    "torchtune",
     "transformers",
     "transformers_tables",
     "x_transformers",
@@ -24,6 +27,9 @@ PEERS = (
     "transformers-compiled",
     "rotary-embedding-torch",
     "x-transformers",
+    "torchtune",
+    "liger",
+    "flash-attn",
     "flex",
 )
 
@@ -35,20 +41,34 @@ def _module(name: str) -> Any:
         raise UnavailableError(f"{name.split('.', maxsplit=1)[0]} is not installed") from error
 
 
-def _tables(length: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """`[1, T, dim]` cosines and sines, each pair's twice, as transformers passes them."""
-    angle = torch.arange(length)[:, None] * 10_000.0 ** (-torch.arange(0, dim, 2) / dim)
-    angle = torch.cat((angle, angle), -1)[None]
-    return angle.cos().to(dtype), angle.sin().to(dtype)
+def _angles(positions: Tensor, dim: int) -> Tensor:
+    """`[B|1, T, dim / 2]` in float32, as these libraries make them."""
+    speeds = 10_000.0 ** (-torch.arange(0, dim, 2, device=positions.device) / dim)
+    return (positions if positions.ndim == 2 else positions[None])[..., None] * speeds
 
 
-def transformers(length: int, dim: int, dtype: torch.dtype, *, compiled: bool = False) -> Side:
-    """`apply_rotary_pos_emb` of its Llama, with tables made beforehand."""
-    apply = _module("transformers.models.llama.modeling_llama").apply_rotary_pos_emb
+def transformers(
+    positions: Tensor,
+    dim: int,
+    dtype: torch.dtype,
+    *,
+    pairing: str = "half",
+    compiled: bool = False,
+) -> Side:
+    """`apply_rotary_pos_emb` with tables made beforehand: Llama's, or Cohere's of adjacent pairs.
+
+    `dim` channels turn: of heads that are wider, GPT-NeoX's turns the first ones.
+    """
+    name = "cohere" if pairing == "adjacent" else "llama"
+    whole = _module(f"transformers.models.{name}.modeling_{name}").apply_rotary_pos_emb
+    partly = _module("transformers.models.gpt_neox.modeling_gpt_neox").apply_rotary_pos_emb
     if compiled:
-        apply = torch.compile(apply)
-    cos, sin = _tables(length, dim, dtype)
-    return lambda q, k: apply(q, k, cos, sin)
+        whole, partly = torch.compile(whole), torch.compile(partly)
+    angle = _angles(positions, dim)
+    twice = torch.cat((angle, angle), -1)
+    angle = angle.repeat_interleave(2, -1) if pairing == "adjacent" else twice
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    return lambda q, k: (whole if q.shape[-1] == dim else partly)(q, k, cos, sin)
 
 
 def transformers_tables(dim: int) -> Side:
@@ -64,32 +84,68 @@ def transformers_tables(dim: int) -> Side:
     return run
 
 
-def rotary_embedding_torch(length: int, dim: int, dtype: torch.dtype) -> Side:
+def rotary_embedding_torch(length: int, dim: int) -> Side:
     """Its rotation of adjacent pairs, with the angles made beforehand."""
     module = _module("rotary_embedding_torch")
-    angle = module.RotaryEmbedding(dim)(torch.arange(length).float()).to(dtype)
+    angle = module.RotaryEmbedding(dim)(torch.arange(length).float())
     return lambda q, k: (
         module.apply_rotary_emb(angle, q),
         module.apply_rotary_emb(angle, k),
     )
 
 
-def x_transformers(length: int, dim: int, dtype: torch.dtype) -> Side:
+def x_transformers(length: int, dim: int) -> Side:
     """Its rotation of adjacent pairs, with the angles made beforehand."""
     module = _module("x_transformers.x_transformers")
     angle = module.RotaryEmbedding(dim).forward_from_seq_len(length)
-    freqs = (angle[0] if isinstance(angle, tuple) else angle).to(dtype)
+    freqs = angle[0] if isinstance(angle, tuple) else angle
     apply: Callable[..., Tensor] = module.apply_rotary_pos_emb
     return lambda q, k: (apply(q, freqs), apply(k, freqs))
 
 
-def flex_attention(length: int, score_mod: Callable[..., Tensor]) -> Side:
+def torchtune(length: int, dim: int, dtype: torch.dtype) -> Side:
+    """Its class for adjacent pairs, `[B, T, H, D]`, with the table made beforehand."""
+    module = _module("torchtune.modules")
+    rope = module.RotaryPositionalEmbeddings(dim, max_seq_len=length).to(dtype)
+    return lambda q, k: tuple(rope(x.transpose(1, 2)).transpose(1, 2) for x in (q, k))
+
+
+def liger(positions: Tensor, dim: int, dtype: torch.dtype) -> Side:
+    """Liger's Triton kernel, for halves; it may turn what it is given, or a copy of it."""
+    apply = _module("liger_kernel.ops.rope").LigerRopeFunction.apply
+    angle = _angles(positions, dim)
+    angle = torch.cat((angle, angle), -1)
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    return lambda q, k: apply(q, k, cos, sin)[:2]
+
+
+def flash_attention(
+    positions: Tensor,
+    dim: int,
+    dtype: torch.dtype,
+    *,
+    pairing: str = "half",
+    inplace: bool = False,
+) -> Side:
+    """The Triton kernel of flash-attn, one launch for queries and one for keys."""
+    apply = _module("flash_attn.layers.rotary").apply_rotary_emb
+    angle = _angles(positions, dim)[0]
+    tables = angle.cos().to(dtype), angle.sin().to(dtype)
+    form = {"interleaved": pairing == "adjacent", "inplace": inplace}
+    return lambda q, k: tuple(
+        apply(x.transpose(1, 2), *tables, **form).transpose(1, 2) for x in (q, k)
+    )
+
+
+def flex_attention(
+    length: int, score_mod: Callable[..., Tensor], device: torch.device | str = "cpu"
+) -> Side:
     """FlexAttention, compiled, with a causal block mask."""
     from torch.nn.attention.flex_attention import create_block_mask
     from torch.nn.attention.flex_attention import flex_attention as flex
 
     block_mask = create_block_mask(
-        lambda b, h, q, k: q >= k, None, None, length, length, device="cpu"
+        lambda b, h, q, k: q >= k, None, None, length, length, device=str(device)
     )
     run = torch.compile(flex)
     return lambda q, k, v: (run(q, k, v, score_mod=score_mod, block_mask=block_mask),)

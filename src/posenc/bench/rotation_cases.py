@@ -1,29 +1,31 @@
 """Rotation: queries and keys of one layer, beside the limit of memory and beside peers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from posenc.bench import peers
 from posenc.bench.work import OURS, Case, Side, Target, UnavailableError, Work
-from posenc.contracts import RotaryTables
+from posenc.contracts import Pairing, RotaryTables
 from posenc.rotary import MRope, Rope
 from posenc.rotate import rotate_qk
 
-__all__ = ["ROTATION"]
+__all__ = ["ROTATION", "form", "plain", "training"]
 
 HEADS, KEY_HEADS, HEAD_DIM = 32, 8, 128
 TRAINING = (4, 12, 64)  # batch, heads, channels
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # half a unit of values below 8, bfloat16
 PEER_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
+Makers = dict[str, Callable[[], Side]]
 
 
-def _qk(length: int, dtype: torch.dtype, batch: int = 1) -> tuple[Tensor, Tensor]:
+def _qk(length: int, dtype: torch.dtype, device: str = "cpu") -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(0)
-    shapes = (batch, HEADS, length, HEAD_DIM), (batch, KEY_HEADS, length, HEAD_DIM)
-    q, k = (torch.randn(shape, generator=draw).to(dtype) for shape in shapes)
+    shapes = (1, HEADS, length, HEAD_DIM), (1, KEY_HEADS, length, HEAD_DIM)
+    q, k = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
     return q, k
 
 
@@ -35,9 +37,7 @@ def _right(tables: RotaryTables) -> Side:
     return lambda q, k: rotate_qk(q, k, tables, impl="reference")
 
 
-def _available(
-    asked: dict[str, Callable[[], Side]], against: frozenset[str]
-) -> tuple[dict[str, Side], dict[str, str]]:
+def _available(asked: Makers, against: frozenset[str]) -> tuple[dict[str, Side], dict[str, str]]:
     """The peers that are wanted, and why others of them are not there."""
     sides, absent = {}, {}
     for name, make in asked.items():
@@ -50,32 +50,44 @@ def _available(
 
 
 def _peers(
-    pairing: str, length: int, dim: int, dtype: torch.dtype, *, training: bool = False
-) -> dict[str, Callable[[], Side]]:
-    """Those that rotate pairs of this kind."""
-    if pairing == "adjacent":
-        return {
-            "rotary-embedding-torch": lambda: peers.rotary_embedding_torch(length, dim, dtype),
-            "x-transformers": lambda: peers.x_transformers(length, dim, dtype),
-        }
-    eager = {"transformers": lambda: peers.transformers(length, dim, dtype)}
-    if not training:
-        return eager
-    compiled = partial(peers.transformers, length, dim, dtype, compiled=True)
-    return eager | {"transformers-compiled": compiled}
+    pairing: str, at: Tensor, dim: int, dtype: torch.dtype, *, inplace: bool = False
+) -> Makers:
+    """Those that rotate pairs of this kind on the device of the positions `[T]`."""
+    length, on_cpu = at.shape[-1], at.device.type == "cpu"
+    turned = partial(peers.transformers, at, dim, dtype, pairing=pairing)
+    flash = partial(peers.flash_attention, at, dim, dtype, pairing=pairing, inplace=inplace)
+    found: Makers = {
+        "transformers": turned,
+        "transformers-compiled": partial(turned, compiled=True),
+    }
+    if pairing == "adjacent" and on_cpu:
+        found["rotary-embedding-torch"] = partial(peers.rotary_embedding_torch, length, dim)
+        found["x-transformers"] = partial(peers.x_transformers, length, dim)
+        found["torchtune"] = partial(peers.torchtune, length, dim, dtype)
+    if not on_cpu:
+        found["flash-attn"] = flash
+    if pairing == "half" and not on_cpu:
+        found["liger"] = partial(peers.liger, at, dim, dtype)
+    return found
 
 
-def _plain(
-    length: int, against: frozenset[str], *, dtype: torch.dtype, inplace: bool, pairing: str
+def plain(
+    length: int,
+    against: frozenset[str],
+    *,
+    dtype: torch.dtype,
+    inplace: bool,
+    pairing: Pairing,
+    device: str = "cpu",
 ) -> Work:
     """Queries and keys, `[1, 32, T, 128]` and `[1, 8, T, 128]`, one table for all heads."""
-    rope = Rope(HEAD_DIM, pairing=pairing)  # pyright: ignore[reportArgumentType]
-    positions = torch.arange(length)
-    tables = rope.tables(positions, positions)
+    positions = torch.arange(length, device=device)
+    tables = Rope(HEAD_DIM, pairing=pairing).tables(positions, positions)
     sides = {OURS: _ours(tables, inplace=inplace), "limit": _once if inplace else _copied}
-    found, absent = _available(_peers(pairing, length, HEAD_DIM, dtype), against)
+    makers = _peers(pairing, positions, HEAD_DIM, dtype, inplace=inplace)
+    found, absent = _available(makers, against)
     return Work(
-        _qk(length, dtype),
+        _qk(length, dtype, device),
         sides | found,
         _right(tables),
         TOLERANCE[dtype],
@@ -94,22 +106,33 @@ def _copied(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     return q.clone(), k.clone()
 
 
-def _training(length: int, against: frozenset[str], *, pairing: str) -> Work:
+def training(
+    length: int,
+    against: frozenset[str],
+    *,
+    pairing: Pairing,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Work:
     """Forward and backward at `[4, 12, T, 64]`."""
     batch, heads, dim = TRAINING
     draw = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(batch, heads, length, dim, generator=draw).requires_grad_() for _ in "qk")
-    positions = torch.arange(length)
-    tables = Rope(dim, pairing=pairing).tables(positions, positions)  # pyright: ignore
-    found, absent = _available(_peers(pairing, length, dim, torch.float32, training=True), against)
-    sides = {OURS: _ours(tables)} | found
-    ahead = [torch.randn(x.shape, generator=draw) for x in (q, k)]
+
+    def drawn() -> list[Tensor]:
+        shape = (batch, heads, length, dim)
+        return [torch.randn(shape, generator=draw).to(device, dtype) for _ in "qk"]
+
+    q, k = (x.requires_grad_() for x in drawn())
+    positions = torch.arange(length, device=device)
+    tables = Rope(dim, pairing=pairing).tables(positions, positions)
+    found, absent = _available(_peers(pairing, positions, dim, dtype), against)
+    sides, ahead = {OURS: _ours(tables)} | found, drawn()
     return Work(
         (q, k),
         {name: _with_gradient(side, ahead) for name, side in sides.items()},
         _with_gradient(_right(tables), ahead),
-        1e-5,
-        peer_tolerance=1e-3,
+        TOLERANCE[dtype],
+        peer_tolerance=PEER_TOLERANCE[dtype],
         absent=absent,
     )
 
@@ -125,26 +148,39 @@ def _with_gradient(side: Side, ahead: list[Tensor]) -> Side:
     return both
 
 
-def _form(length: int, against: frozenset[str], *, form: str) -> Work:
-    """Another form of rotation beside the plain one of the same tensors."""
-    del against
-    q, k = _qk(length, torch.float32)
-    positions = torch.arange(length)
+def form(length: int, against: frozenset[str], *, form: str, device: str = "cpu") -> Work:
+    """Another form of rotation beside the plain one of the same tensors, and beside peers."""
+    q, k = _qk(length, torch.float32, device)
+    positions = torch.arange(length, device=device)
     rope, full = Rope(HEAD_DIM), Rope(HEAD_DIM).tables(positions, positions)
-    tables = full
+    tables, at, dim = full, positions, HEAD_DIM
     if form == "partial":
-        tables = Rope(HEAD_DIM, rotary_dim=HEAD_DIM // 2).tables(positions, positions)
+        dim = HEAD_DIM // 2
+        tables = Rope(HEAD_DIM, rotary_dim=dim).tables(positions, positions)
     elif form == "per token":  # a row of positions for each row of the batch
-        own = torch.randint(0, 100_000, (1, length), generator=torch.Generator().manual_seed(1))
-        tables = rope.tables(own, own)
+        draw = torch.Generator().manual_seed(1)
+        at = torch.randint(0, 1000, (1, length), generator=draw).to(device)
+        tables = rope.tables(at, at)
     elif form == "sections":
         grid = positions[:, None].expand(-1, 3).contiguous()
         tables = MRope(rope, sections=(16, 24, 24)).tables(grid, grid)
     else:  # the heads of one fused projection, [B, T, H + 2 H', D], never copied
-        fused = torch.randn(1, length, HEADS + 2 * KEY_HEADS, HEAD_DIM).transpose(1, 2)
+        draw = torch.Generator().manual_seed(0)
+        fused = torch.randn(1, length, HEADS + 2 * KEY_HEADS, HEAD_DIM, generator=draw)
+        fused = fused.to(device).transpose(1, 2)
         q, k = fused[:, :HEADS], fused[:, HEADS : HEADS + KEY_HEADS]
     sides = {OURS: _ours(tables, inplace=True), "full rotation": _ours(full, inplace=True)}
-    return Work((q, k), sides, _right(tables), 1e-5, frozenset({"full rotation"}))
+    makers: Makers = {"transformers": lambda: peers.transformers(at, dim, torch.float32)}
+    found, absent = _available(makers, against)
+    return Work(
+        (q, k),
+        sides | found,
+        _right(tables),
+        1e-5,
+        frozenset({"full rotation"}),
+        PEER_TOLERANCE[torch.float32],
+        absent,
+    )
 
 
 def _tables(length: int, against: frozenset[str]) -> Work:
@@ -168,74 +204,58 @@ def _tables(length: int, against: frozenset[str]) -> Work:
 
 
 LENGTHS = (1024, 8192)
-HALF = partial(_plain, pairing="half")
-ADJACENT = partial(_plain, pairing="adjacent")
 F32, BF16 = torch.float32, torch.bfloat16
+
+
+def _plain_cases() -> Iterator[Case]:
+    """In place and into new tensors, both pairings, float32 and bfloat16."""
+    for inplace in (True, False):
+        way, limit = ("in place", 1.3) if inplace else ("into new tensors", 1.25)
+        times = 1 / 20 if inplace else 1 / 3.5
+        for pairing in get_args(Pairing):
+            adjacent = pairing == "adjacent"
+            for dtype in (F32, BF16):
+                told = str(dtype).removeprefix("torch.")
+                name = ["rotate", *["adjacent"] * adjacent, *["inplace"] * inplace]
+                yield Case(
+                    "-".join([*name, *["bfloat16"] * (dtype == BF16)]),
+                    f"Rotation {'of adjacent pairs ' * adjacent}{way}, {told}",
+                    LENGTHS,
+                    partial(plain, dtype=dtype, inplace=inplace, pairing=pairing),
+                    (Target("transformers", times, (8192,)), Target("limit", limit, (8192,))),
+                )
+
+
+def _decode_cases() -> Iterator[Case]:
+    for pairing in get_args(Pairing):
+        adjacent = pairing == "adjacent"
+        yield Case(
+            "rotate-decode" + "-adjacent" * adjacent,
+            "One decode token, 32 + 8 heads, in place" + ", adjacent pairs" * adjacent,
+            (1,),
+            partial(plain, dtype=F32, inplace=True, pairing=pairing),
+            (Target("transformers", 1 / 4),),
+            gate_length=1,
+        )
+
+
+def _training_cases() -> Iterator[Case]:
+    eager = ("transformers", "rotary-embedding-torch", "x-transformers", "torchtune")
+    for pairing in get_args(Pairing):
+        adjacent = pairing == "adjacent"
+        yield Case(
+            "rotate-training" + "-adjacent" * adjacent,
+            f"Rotation{' of adjacent pairs' * adjacent}, forward and backward, [4, 12, T, 64]",
+            (2048,),
+            partial(training, pairing=pairing),
+            (*(Target(name, 1 / 5) for name in eager), Target("transformers-compiled", 1 / 2)),
+        )
+
+
 ROTATION: tuple[Case, ...] = (
-    Case(
-        "rotate-inplace",
-        "Rotation in place, float32",
-        LENGTHS,
-        partial(HALF, dtype=F32, inplace=True),
-        (Target("transformers", 1 / 20, (8192,)), Target("limit", 1.3, (8192,))),
-    ),
-    Case(
-        "rotate-inplace-bfloat16",
-        "Rotation in place, bfloat16",
-        LENGTHS,
-        partial(HALF, dtype=BF16, inplace=True),
-        (Target("transformers", 1 / 20, (8192,)), Target("limit", 1.3, (8192,))),
-    ),
-    Case(
-        "rotate",
-        "Rotation into new tensors, float32",
-        LENGTHS,
-        partial(HALF, dtype=F32, inplace=False),
-        (Target("transformers", 1 / 3.5, (8192,)), Target("limit", 1.25, (8192,))),
-    ),
-    Case(
-        "rotate-bfloat16",
-        "Rotation into new tensors, bfloat16",
-        LENGTHS,
-        partial(HALF, dtype=BF16, inplace=False),
-        (Target("transformers", 1 / 3.5, (8192,)), Target("limit", 1.25, (8192,))),
-    ),
-    Case(
-        "rotate-adjacent",
-        "Rotation of adjacent pairs into new tensors, float32",
-        LENGTHS,
-        partial(ADJACENT, dtype=F32, inplace=False),
-        (Target("limit", 1.25, (8192,)),),
-    ),
-    Case(
-        "rotate-adjacent-inplace",
-        "Rotation of adjacent pairs in place, float32",
-        LENGTHS,
-        partial(ADJACENT, dtype=F32, inplace=True),
-        (Target("limit", 1.3, (8192,)),),
-    ),
-    Case(
-        "rotate-decode",
-        "One decode token, 32 + 8 heads, in place",
-        (1,),
-        partial(HALF, dtype=F32, inplace=True),
-        (Target("transformers", 1 / 4),),
-        gate_length=1,
-    ),
-    Case(
-        "rotate-training",
-        "Rotation, forward and backward, [4, 12, T, 64]",
-        (2048,),
-        partial(_training, pairing="half"),
-        (Target("transformers", 1 / 5), Target("transformers-compiled", 1 / 2)),
-    ),
-    Case(
-        "rotate-training-adjacent",
-        "Rotation of adjacent pairs, forward and backward, [4, 12, T, 64]",
-        (2048,),
-        partial(_training, pairing="adjacent"),
-        (Target("rotary-embedding-torch", 1 / 5), Target("x-transformers", 1 / 5)),
-    ),
+    *_plain_cases(),
+    *_decode_cases(),
+    *_training_cases(),
     Case(
         "tables",
         "Tables of 64 pairs from float64 angles",
@@ -245,13 +265,14 @@ ROTATION: tuple[Case, ...] = (
     ),
     *(
         Case(
-            f"rotate-{form.replace(' ', '-')}",
+            f"rotate-{which.replace(' ', '-')}",
             f"Rotation in place: {title}",
             (8192,),
-            partial(_form, form=form),
+            partial(form, form=which),
             (Target("full rotation", 1.1),),
+            memory=which == "strided",  # no copy is made
         )
-        for form, title in (
+        for which, title in (
             ("partial", "half of the channels"),
             ("per token", "positions of their own"),
             ("sections", "M-RoPE, three sections"),

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from posenc.bench.attention_cases import ATTENTION
 from posenc.bench.peers import PEERS
@@ -21,6 +22,7 @@ __all__ = ["CASES", "Settings", "chosen", "growth", "measure", "points", "run_al
 
 CASES: dict[str, Case] = {case.name: case for case in (*ROTATION, *ATTENTION, *START)}
 Report = Callable[[str], None]
+MIN_ROUNDS = 3  # of calls that take many seconds each
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,14 @@ def measure(case: Case, length: int, settings: Settings) -> dict[str, Any]:
     sides = [name for name in work.sides if name not in wrong]
     left_out = wrong | dict(work.absent)
     cell |= {"left_out": left_out, "targets": [asdict(t) for t in _targets(case, length)]}
+    cell |= {"peak_limit": case.peak_limits.get(length), "per_token": case.per_token}
     cell |= _times(work, sides, settings.seconds)
     del work  # its tensors would count as memory of the processes to come
     if case.memory:
         cell["peak_bytes"] = {
-            side: fresh_peak(case.name, length, side, settings.against) for side in sides
+            side: fresh_peak(case.name, length, side, settings.against)
+            for side in sides
+            if side != "flex"  # compiled again in each process
         }
     return cell
 
@@ -94,9 +99,8 @@ def _targets(case: Case, length: int) -> list[Any]:
 
 def _times(work: Work, sides: list[str], seconds: float) -> dict[str, Any]:
     calls = {name: partial(work.sides[name], *work.inputs) for name in sides}
-    for call in calls.values():
-        call()
-    samples = interleaved(calls, seconds=seconds * len(sides))
+    finish = torch.cuda.synchronize if work.inputs[0].is_cuda else None
+    samples = interleaved(calls, seconds=seconds * len(sides), min_rounds=MIN_ROUNDS, finish=finish)
     ours = np.array(samples[OURS])
     return {
         "ms": {name: quantiles(taken).as_dict(scale=1e3) for name, taken in samples.items()},

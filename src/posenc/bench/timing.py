@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +17,7 @@ __all__ = ["Paired", "Quantiles", "interleaved", "paired", "quantiles", "timed"]
 
 Call = Callable[[], object]
 SHORT = 5e-3  # seconds; what is shorter is repeated
+LONG = 1.0  # seconds; what is longer needs no second warm-up
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,19 @@ def paired(
 
 
 def interleaved(
-    calls: Mapping[str, Call], *, seconds: float, min_rounds: int = 4, max_rounds: int = 50
+    calls: Mapping[str, Call],
+    *,
+    seconds: float,
+    min_rounds: int = 4,
+    max_rounds: int = 50,
+    finish: Call | None = None,
 ) -> dict[str, list[float]]:
     """Seconds of each call in rounds that run them all, each round beginning with another one.
 
-    A call of microseconds is repeated inside its turn, so that the clock is read rarely. All must
-    have run once before.
+    A call of microseconds is repeated inside its turn, so that the clock is read rarely. `finish`
+    ends a turn, where calls return before their work is done: it waits for the device.
     """
-    turns = {name: _repeated(call) for name, call in calls.items()}
+    turns = {name: _turn(call, finish) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
     with _no_collector():
@@ -93,17 +100,20 @@ def interleaved(
     return samples
 
 
-def _repeated(call: Call) -> tuple[Call, int]:
-    """The call, as often as it takes to last a few milliseconds."""
-    repeats = max(1, min(1000, round(SHORT / max(_once(call), 1e-7))))
-    if repeats == 1:
-        return call, 1
+def _turn(call: Call, finish: Call | None) -> tuple[Call, int]:
+    """The call, as often as it takes to last a few milliseconds; it has run before it is timed."""
 
-    def many() -> None:
+    def many(repeats: int) -> None:
         for _ in range(repeats):
             call()
+        if finish is not None:
+            finish()
 
-    return many, repeats
+    taken = _once(partial(many, 1))
+    if taken > LONG:  # a warm-up changes nothing, and another would take as long
+        return partial(many, 1), 1
+    repeats = max(1, min(1000, round(SHORT / max(_once(partial(many, 1)), 1e-7))))
+    return partial(many, repeats), repeats
 
 
 def timed(call: Call, *, seconds: float, min_rounds: int = 5, max_rounds: int = 200) -> Quantiles:

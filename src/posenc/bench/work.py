@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
@@ -35,11 +36,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Target:
-    """Time of this library over that of another side, at most `ratio`."""
+    """Time or peak memory of this library over that of another side, at most `ratio`."""
 
     beside: str
     ratio: float
     lengths: tuple[int, ...] | None = None  # None: at every length
+    what: Literal["ms", "peak_bytes"] = "ms"
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,12 @@ class Case:
     targets: tuple[Target, ...] = ()
     gate_length: int = 65  # odd, and longer than one block of anything
     memory: bool = False  # whether peak memory is measured, in fresh processes
+    peak_limits: Mapping[int, float] = field(default_factory=dict)  # bytes, at some lengths
+    per_token: float | None = None  # the largest time of a token over the smallest, over lengths
 
 
 def disagreement(work: Work) -> dict[str, str]:
-    """Sides whose answer is not the right one, with the size of the difference."""
+    """Sides whose answer is not the right one, with the size of the difference; peers that fail."""
     right = [x.double() for x in work.right(*(x.double() for x in _copies(work)))]
     wrong = {}
     for name, side in work.sides.items():
@@ -65,7 +69,13 @@ def disagreement(work: Work) -> dict[str, str]:
         limit = work.tolerance
         if name != OURS and work.peer_tolerance is not None:
             limit = work.peer_tolerance
-        mine = side(*_copies(work))
+        try:
+            mine = side(*_copies(work))
+        except Exception as error:
+            if name == OURS:
+                raise
+            wrong[name] = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            continue
         worst = max(float((a.double() - b).abs().max()) for a, b in zip(mine, right, strict=True))
         if not worst <= limit:  # NaN is no agreement
             wrong[name] = f"differs from the float64 reference by {worst:.1e}, allowed {limit:.0e}"

@@ -41,7 +41,7 @@ def rows(cells: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
             out.append((*start, "", "", "", f"not measured: {cell['refused']}", ""))
             continue
         mine = _ms(cell["ms"][OURS]["median"])
-        targets = {target["beside"]: target["ratio"] for target in cell["targets"]}
+        targets = _targets(cell, "ms")
         for side, ratio in cell["ratio"].items():
             told = f"{_ratio(ratio['median'])} ({_ratio(ratio['p10'])} to {_ratio(ratio['p90'])})"
             wanted = _verdict(ratio["median"], targets.get(side))
@@ -58,9 +58,31 @@ def memory_rows(cells: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Peak resident memory beyond the inputs, one row for each case and length."""
     out = []
     for cell in cells:
-        for side, num_bytes in cell.get("peak_bytes", {}).items():
+        peaks = cell.get("peak_bytes", {})
+        mine, targets = peaks.get(OURS), _targets(cell, "peak_bytes")
+        for side, num_bytes in peaks.items():
             told = "failed" if num_bytes is None else f"{num_bytes / 1e6:,.0f} MB"
-            out.append((cell["title"], f"{cell['length']:,}", side, told))
+            wanted, limit = "", cell.get("peak_limit")
+            if side == OURS and limit and mine is not None:
+                wanted = f"{limit / 1e6:,.0f} MB: {_reached(mine <= limit)}"
+            elif side in targets and mine and num_bytes:
+                share = mine / num_bytes
+                wanted = f"{_ratio(share)} of it, {_verdict(share, targets[side])}"
+            out.append((cell["title"], f"{cell['length']:,}", side, told, wanted))
+    return out
+
+
+def token_rows(cells: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Microseconds of one token at each length, where they should be the same."""
+    out = []
+    for name in dict.fromkeys(cell["row"] for cell in cells if cell.get("per_token")):
+        mine = [cell for cell in cells if cell["row"] == name and "ms" in cell]
+        each = [(n, 1e3 * ms / n) for n, ms in points(mine, "ms", OURS)]
+        if len(each) > 1:
+            told = ", ".join(f"{n:,}: {_ms(taken)}" for n, taken in each)
+            spread = max(taken for _, taken in each) / min(taken for _, taken in each)
+            wanted = _verdict(spread, mine[0]["per_token"])
+            out.append((mine[0]["title"], told, f"{_ratio(spread)}, {wanted}"))
     return out
 
 
@@ -79,21 +101,23 @@ def growth_rows(cells: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 def print_speed(record: dict[str, Any], console: Console) -> None:
     """Every table of the record."""
-    cells = record["cells"]
-    _print(console, HEAD, rows(cells))
-    _print(console, ("work", "tokens", "side", "peak beyond inputs"), memory_rows(cells))
-    _print(console, ("work", "side", "time", "memory"), growth_rows(cells))
+    for head, body in _tables(record):
+        _print(console, head, body)
 
 
 def page(record: dict[str, Any]) -> str:
     """The tables in Markdown."""
+    return "\n\n".join(_markdown(head, body) for head, body in _tables(record) if body)
+
+
+def _tables(record: dict[str, Any]) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
     cells = record["cells"]
-    parts = [_markdown(HEAD, rows(cells))]
-    if memory := memory_rows(cells):
-        parts.append(_markdown(("work", "tokens", "side", "peak beyond inputs"), memory))
-    if fitted := growth_rows(cells):
-        parts.append(_markdown(("work", "side", "time", "memory"), fitted))
-    return "\n\n".join(parts)
+    return [
+        (HEAD, rows(cells)),
+        (("work", "tokens", "side", "peak beyond inputs", "to reach"), memory_rows(cells)),
+        (("work", "side", "time", "memory"), growth_rows(cells)),
+        (("work", "microseconds a token, by length", "largest / smallest"), token_rows(cells)),
+    ]
 
 
 def picture(record: dict[str, Any], *, dpi: int = 150) -> bytes | None:
@@ -134,10 +158,18 @@ def _panel(axes: Axes, cells: list[dict[str, Any]], what: str, label: str) -> No
         axes.legend(frameon=False, fontsize=8)
 
 
+def _targets(cell: dict[str, Any], what: str) -> dict[str, float]:
+    """What is to be reached beside each side, of time or of memory."""
+    found = (target for target in cell.get("targets", ()) if target.get("what", "ms") == what)
+    return {target["beside"]: target["ratio"] for target in found}
+
+
 def _verdict(ratio: float, wanted: float | None) -> str:
-    if wanted is None:
-        return ""
-    return f"{_ratio(wanted)}: {'reached' if ratio <= wanted else 'not reached'}"
+    return "" if wanted is None else f"{_ratio(wanted)}: {_reached(ratio <= wanted)}"
+
+
+def _reached(yes: bool) -> str:
+    return "reached" if yes else "not reached"
 
 
 def _ratio(value: float) -> str:
