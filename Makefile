@@ -21,7 +21,7 @@ compare: $(VENV)/.user  ## measure every encoding on this machine, in minutes
 compare-full: $(VENV)/.user  ## the same, for about an hour, with more seeds and rows
 	$(VENV)/bin/posenc compare --budget full $(ARGS)
 
-bench: $(VENV)/.dev  ## time and memory beside peers and the limit, in about ten minutes
+bench: $(VENV)/.dev  ## time and memory beside peers and the limit, in about fifteen minutes
 	$(VENV)/bin/posenc bench $(ARGS)
 
 test: $(VENV)/.dev  ## all that CI runs: checks, tests, a sample of mutants, the wheel

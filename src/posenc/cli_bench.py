@@ -17,7 +17,7 @@ __all__ = ["commands"]
 @click.option("--case", "cases", multiple=True, help="Only cases that begin so; may be repeated.")
 @click.option(
     "--against", default="transformers,transformers-compiled", show_default=True,
-    help="Peers: also rotary-embedding-torch, x-transformers, flex.",
+    help="Peers: also rotary-embedding-torch, x-transformers, torchtune, flex.",
 )  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(min=0.0), default=2.0, show_default=True,
               help="For each side of a case at one length.")  # fmt: skip

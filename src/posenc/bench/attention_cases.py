@@ -48,9 +48,11 @@ NONE, DENSE = "no position", "dense mask"
 Tensors = tuple[Tensor, ...]
 
 
-def qkv(length: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Tensors:
-    """Queries, keys and values `[1, 8, T, 64]`."""
-    draw, shape = torch.Generator().manual_seed(0), (1, HEADS, length, HEAD_DIM)
+def qkv(
+    length: int, *, batch: int = 1, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> Tensors:
+    """Queries, keys and values `[B, 8, T, 64]`."""
+    draw, shape = torch.Generator().manual_seed(0), (batch, HEADS, length, HEAD_DIM)
     return tuple(torch.randn(shape, generator=draw).to(device, dtype) for _ in range(3))
 
 

@@ -1,6 +1,6 @@
 """Rotation: queries and keys of one layer, beside the limit of memory and beside peers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import get_args
 
@@ -11,9 +11,9 @@ from posenc.bench import peers
 from posenc.bench.work import OURS, Case, Side, Target, UnavailableError, Work
 from posenc.contracts import Pairing, RotaryTables
 from posenc.rotary import MRope, Rope
-from posenc.rotate import rotate_qk
+from posenc.rotate import RotateImpl, rotate_qk
 
-__all__ = ["ROTATION", "form", "plain", "training"]
+__all__ = ["ROTATION", "form", "plain", "rotating", "training"]
 
 HEADS, KEY_HEADS, HEAD_DIM = 32, 8, 128
 TRAINING = (4, 12, 64)  # batch, heads, channels
@@ -29,8 +29,12 @@ def _qk(length: int, dtype: torch.dtype, device: str = "cpu") -> tuple[Tensor, T
     return q, k
 
 
-def _ours(tables: RotaryTables, *, inplace: bool = False) -> Side:
-    return lambda q, k: rotate_qk(q, k, tables, inplace=inplace)
+def rotating(tables: RotaryTables, *, inplace: bool = False, impl: RotateImpl = "auto") -> Side:
+    """Queries and keys turned by this library."""
+    return lambda q, k: rotate_qk(q, k, tables, inplace=inplace, impl=impl)
+
+
+OUR_SIDES: Mapping[str, Callable[..., Side]] = {OURS: rotating}
 
 
 def _right(tables: RotaryTables) -> Side:
@@ -79,11 +83,13 @@ def plain(
     inplace: bool,
     pairing: Pairing,
     device: str = "cpu",
+    ours: Mapping[str, Callable[..., Side]] = OUR_SIDES,
 ) -> Work:
     """Queries and keys, `[1, 32, T, 128]` and `[1, 8, T, 128]`, one table for all heads."""
     positions = torch.arange(length, device=device)
     tables = Rope(HEAD_DIM, pairing=pairing).tables(positions, positions)
-    sides = {OURS: _ours(tables, inplace=inplace), "limit": _once if inplace else _copied}
+    sides = {name: make(tables, inplace=inplace) for name, make in ours.items()}
+    sides["limit"] = _once if inplace else _copied
     makers = _peers(pairing, positions, HEAD_DIM, dtype, inplace=inplace)
     found, absent = _available(makers, against)
     return Work(
@@ -113,6 +119,7 @@ def training(
     pairing: Pairing,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    ours: Mapping[str, Callable[..., Side]] = OUR_SIDES,
 ) -> Work:
     """Forward and backward at `[4, 12, T, 64]`."""
     batch, heads, dim = TRAINING
@@ -126,7 +133,7 @@ def training(
     positions = torch.arange(length, device=device)
     tables = Rope(dim, pairing=pairing).tables(positions, positions)
     found, absent = _available(_peers(pairing, positions, dim, dtype), against)
-    sides, ahead = {OURS: _ours(tables)} | found, drawn()
+    sides, ahead = {name: make(tables) for name, make in ours.items()} | found, drawn()
     return Work(
         (q, k),
         {name: _with_gradient(side, ahead) for name, side in sides.items()},
@@ -169,7 +176,7 @@ def form(length: int, against: frozenset[str], *, form: str, device: str = "cpu"
         fused = torch.randn(1, length, HEADS + 2 * KEY_HEADS, HEAD_DIM, generator=draw)
         fused = fused.to(device).transpose(1, 2)
         q, k = fused[:, :HEADS], fused[:, HEADS : HEADS + KEY_HEADS]
-    sides = {OURS: _ours(tables, inplace=True), "full rotation": _ours(full, inplace=True)}
+    sides = {OURS: rotating(tables, inplace=True), "full rotation": rotating(full, inplace=True)}
     makers: Makers = {"transformers": lambda: peers.transformers(at, dim, torch.float32)}
     found, absent = _available(makers, against)
     return Work(

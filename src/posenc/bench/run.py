@@ -18,7 +18,7 @@ from posenc.bench.timing import interleaved, quantiles
 from posenc.bench.work import OURS, Case, Work, disagreement
 from posenc.records import CellStore
 
-__all__ = ["CASES", "Settings", "chosen", "growth", "measure", "points", "run_all"]
+__all__ = ["CASES", "Settings", "chosen", "growth", "measure", "points", "run_all", "times"]
 
 CASES: dict[str, Case] = {case.name: case for case in (*ROTATION, *ATTENTION, *START)}
 Report = Callable[[str], None]
@@ -82,7 +82,7 @@ def measure(case: Case, length: int, settings: Settings) -> dict[str, Any]:
     left_out = wrong | dict(work.absent)
     cell |= {"left_out": left_out, "targets": [asdict(t) for t in _targets(case, length)]}
     cell |= {"peak_limit": case.peak_limits.get(length), "per_token": case.per_token}
-    cell |= _times(work, sides, settings.seconds)
+    cell |= times(work, sides, settings.seconds)
     del work  # its tensors would count as memory of the processes to come
     if case.memory:
         cell["peak_bytes"] = {
@@ -97,10 +97,13 @@ def _targets(case: Case, length: int) -> list[Any]:
     return [t for t in case.targets if t.lengths is None or length in t.lengths]
 
 
-def _times(work: Work, sides: list[str], seconds: float) -> dict[str, Any]:
+def times(
+    work: Work, sides: list[str], seconds: float, *, min_rounds: int = MIN_ROUNDS
+) -> dict[str, Any]:
+    """Milliseconds of each side, and the ratio of ours to each other one, round by round."""
     calls = {name: partial(work.sides[name], *work.inputs) for name in sides}
     finish = torch.cuda.synchronize if work.inputs[0].is_cuda else None
-    samples = interleaved(calls, seconds=seconds * len(sides), min_rounds=MIN_ROUNDS, finish=finish)
+    samples = interleaved(calls, seconds=seconds * len(sides), min_rounds=min_rounds, finish=finish)
     ours = np.array(samples[OURS])
     return {
         "ms": {name: quantiles(taken).as_dict(scale=1e3) for name, taken in samples.items()},
