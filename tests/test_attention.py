@@ -1,6 +1,7 @@
 """Attention under a scheme: every implementation, mask, cache and module against the definition."""
 
 import copy
+import weakref
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from posenc import (
     KVCache,
     LearnedScaleRope,
     Linear,
+    LogitBias,
     MultiHeadAttention,
     Rope,
     Scheme,
@@ -26,6 +28,7 @@ from posenc import (
     window,
 )
 from posenc.attention import distance, sdpa
+from posenc.attention.softmax import AttentionImpl
 from posenc.masks import Mask
 from posenc.positions import from_lengths, query_key_positions, sequence
 from posenc.registry import ENCODINGS
@@ -509,3 +512,44 @@ def test_default_positions_count_from_zero_and_end_with_the_keys(
     q_pos, k_pos = query_key_positions(num_queries, num_keys, None, None)
     assert k_pos.tolist() == list(range(num_keys))
     assert q_pos.tolist() == list(range(num_keys - num_queries, num_keys))
+
+
+def test_what_a_learned_distance_bias_keeps_is_freed_by_the_backward_pass() -> None:
+    q, k, v = (x.requires_grad_() for x in heads(300, batch=1, dtype=torch.float32))
+    turned = q * 1.0
+    seen = weakref.ref(turned)
+    out = attention(turned, k, v, scheme=build("t5"))
+    del turned
+    out.sum().backward()
+    assert seen() is None
+    assert q.grad is not None
+
+
+def test_a_class_that_changes_a_value_changes_every_form_of_it() -> None:
+    class Doubled(T5Bias):
+        def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+            return 2 * super().value(head, q_pos, k_pos)
+
+    bias, at = Doubled(2), torch.arange(300)
+    rows = bias.per_distance(299 - at)
+    assert torch.equal(rows, bias.dense(at[-1:], at)[0, :, 0])
+    assert torch.equal(rows, 2 * T5Bias.value(bias, torch.arange(2)[:, None], at[-1:], at))
+
+
+@pytest.mark.parametrize(("impl", "by_distance"), [("auto", True), ("auto", False), ("flex", True)])
+def test_a_bias_that_is_the_same_for_every_head_needs_no_heads(
+    impl: AttentionImpl, by_distance: bool
+) -> None:
+    class Same(LogitBias):
+        def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+            return -0.1 * (q_pos - k_pos).abs()
+
+    bias, at = Same(HEADS), torch.arange(9)
+    bias.by_distance = by_distance
+    assert bias.dense(at, at).shape == (1, HEADS, 9, 9)
+    q, k, v = heads(9, dtype=torch.float32)
+    scheme = Scheme(bias=bias)
+    wanted = attention(q, k, v, scheme=scheme, impl="reference")
+    torch.testing.assert_close(attention(q, k, v, scheme=scheme, impl=impl), wanted)
+    if by_distance:
+        assert bias.per_distance(at).shape == (HEADS, 9)

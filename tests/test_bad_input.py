@@ -160,7 +160,9 @@ CASES: dict[str, Case] = {
     ),
     "alibi: heads": wrong(lambda: Alibi(0), r"num_heads must be a positive int, got 0"),
     "t5: heads": wrong(lambda: T5Bias(2.0), r"num_heads must be a positive int, got 2\.0"),
-    "t5: odd buckets": wrong(lambda: T5Bias(2, num_buckets=7), r"num_buckets .* even, got 7"),
+    "t5: odd buckets": wrong(
+        lambda: T5Bias(2, num_buckets=7), r"num_buckets .* even and at least 4 .*, got 7"
+    ),
     "swin: window": wrong(
         lambda: SwinBias(2, window=(0, 3)), r"window must be \(height, width\) .*got \(0, 3\)"
     ),
@@ -312,7 +314,8 @@ CASES: dict[str, Case] = {
         lambda: AxesBias([T5Bias(2), T5Bias(3)]), r"one number of heads, got heads \[2, 3\]"
     ),
     "axes: of windows": wrong(
-        lambda: AxesBias([T5Bias(2), SwinBias(2, window=2)]), r"reads one coordinate"
+        lambda: AxesBias([T5Bias(2), SwinBias(2, window=2)]),
+        r"read one coordinate .* got SwinBias",
     ),
     "axes: scale": wrong(
         lambda: AxesBias([T5Bias(2), T5Bias(2)], scale=float("inf")), r"finite, got inf"
@@ -457,3 +460,28 @@ def test_a_failed_call_leaves_a_cache_as_it_was() -> None:
     assert len(cache) == 5
     whole = layer(torch.cat((X, X), 1))
     assert torch.allclose(layer(X, cache=cache), whole[:, 5:])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Learned(8, 4).encode([0, 1]),
+        lambda: Sinusoidal(8).encode([0, 1]),
+        lambda: Alibi(2).dense([0], [0]),
+        lambda: Alibi(2).per_distance([0]),
+        lambda: Rope(8).table([0, 1]),
+    ],
+)
+def test_a_list_is_no_tensor_of_positions(call: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match=r"must be a tensor, got list: \[0"):
+        call()
+
+
+def test_a_position_alone_is_a_row_of_one() -> None:
+    with pytest.raises(ValueError, match=r"must have shape \[T\] or \[B, T\], got \[\]"):
+        Sinusoidal(8).encode(torch.tensor(3))
+
+
+def test_three_distances_are_not_two() -> None:
+    with pytest.raises(ValueError, match=r"got 64 and \(64, 8, 3\)"):
+        Shaw(64, max_distance=(64, 8, 3))

@@ -1,6 +1,7 @@
 """The benchmark: what it refuses, what it fits, and the memory that it holds the library to."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from functools import partial
@@ -120,6 +121,15 @@ def test_every_case_agrees_with_its_reference(name: str) -> None:
     assert made.absent == {}
     assert disagreement(made) == {}
     assert len(made.sides) > 1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_nan_in_any_result_is_no_agreement(which: int) -> None:
+    def side(*x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part * math.nan if index == which else part for index, part in enumerate(x))
+
+    made = Work((torch.ones(2), torch.ones(2)), {OURS: side}, lambda *x: x, 1e-6)
+    assert set(disagreement(made)) == {OURS}
 
 
 def test_ratios_are_taken_inside_a_round() -> None:

@@ -362,6 +362,27 @@ def test_positions_that_a_state_cannot_follow_are_refused(at: dict[str, Any]) ->
         linear_attention(q, k, v, scheme=SCHEMES["rope"], **at)
 
 
+def test_positions_that_fall_are_named_and_not_all_listed() -> None:
+    q, k, v = heads(3000)
+    at = torch.arange(3000)
+    at[1500:] -= 7
+    with pytest.raises(ValueError, match="rising along each segment") as raised:
+        linear_attention(q, k, v, scheme=SCHEMES["rope"], k_pos=at)
+    assert "got [1498, 1499, 1493] about token 1499 of row 0" in str(raised.value)
+    assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize("mask", [causal & window(5), window(5)])
+def test_a_window_over_positions_closer_than_one_reaches_every_token_in_it(mask: Mask) -> None:
+    q, k, v = heads(40)
+    scheme, at = Scheme(rotary=LearnedScaleRope(Rope(q.shape[-1]))), torch.arange(40) * 0.1
+    out = linear_attention(q, k, v, scheme=scheme, q_pos=at, k_pos=at, mask=mask)
+    step = linear_attention(
+        q[:, :, -7:], k, v, scheme=scheme, q_pos=at[-7:], k_pos=at, mask=mask
+    )  # fewer queries than keys: every pair is written out
+    torch.testing.assert_close(out[:, :, -7:], step, rtol=0, atol=1e-5)
+
+
 def test_a_mask_that_a_state_cannot_follow_is_refused() -> None:
     class Odd(Mask):
         def allowed(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:

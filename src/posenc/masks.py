@@ -17,6 +17,7 @@ __all__ = [
     "SameSegment",
     "Window",
     "causal",
+    "is_causal",
     "parts_of",
     "same_segment",
     "window",
@@ -167,3 +168,8 @@ def parts_of(mask: Mask | None) -> tuple[Mask, ...]:
     if mask is None:
         return ()
     return mask.parts if isinstance(mask, All) else (mask,)
+
+
+def is_causal(mask: Mask | None) -> bool:
+    """Whether no query sees a key after it."""
+    return any(isinstance(part, Causal) for part in parts_of(mask))

@@ -136,7 +136,7 @@ class LearnedLogScale(nn.Module):
 
 def _counts(q_pos: Tensor) -> Tensor:
     """n = p + 1 as float64 `[B|1, Q]`, at least 1."""
-    q_pos = check_positions(q_pos, num_tokens=q_pos.shape[-1], name="q_pos", real=True)
+    q_pos = check_positions(q_pos, name="q_pos", real=True)
     counts = q_pos.to(host_for(q_pos.device), torch.float64) + 1
     return (counts if counts.ndim == 2 else counts[None]).clamp(min=1)
 

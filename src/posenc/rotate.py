@@ -147,10 +147,13 @@ def _use_native(x: Tensor, table: Table, impl: RotateImpl) -> bool:
         return False  # a compiler fuses the operations of the eager path by itself
     fits = _native().fits(x, table)
     if impl == "native" and not fits:
-        reason = (
-            _native().missing() or "it takes float32 and bfloat16 CPU tensors and float32 tables"
+        reason = _native().missing() or (
+            "it takes float32 and bfloat16 CPU tensors whose channels lie side by side, outside of "
+            "transforms, and float32 tables that all heads share and that do not learn; this table "
+            f"is {table.cos.dtype} {list(table.cos.shape)}"
         )
-        raise ValueError(f"impl='native' cannot rotate {x.dtype} on {x.device}: {reason}")
+        told = f"{x.dtype} {list(x.shape)} with strides {list(x.stride())} on {x.device}"
+        raise ValueError(f"impl='native' cannot rotate {told}: {reason}")
     return fits
 
 

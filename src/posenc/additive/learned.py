@@ -52,7 +52,7 @@ class Learned(nn.Module):
 
     def encode(self, positions: Tensor) -> Tensor:
         """`[T]` or `[B, T]` positions -> `[..., T, dim]`."""
-        positions = check_positions(positions, num_tokens=positions.shape[-1])
+        positions = check_positions(positions)
         lowest = -1 if self.offset else 0
         check_range(
             positions,

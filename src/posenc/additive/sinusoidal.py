@@ -74,9 +74,7 @@ class Sinusoidal:
 
     def encode(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """`[T]` or `[B, T]` positions -> `[..., T, dim]`; angles are float64 whatever `dtype` is."""
-        positions = check_positions(
-            positions, num_tokens=positions.shape[-1], real=self.real_positions
-        )
+        positions = check_positions(positions, real=self.real_positions)
         host = host_for(positions.device)
         angle = angles(positions.to(host, torch.float64) + self.offset, self.inv_freq(host))
         values = self.amplitude * self._channels(waves(angle, self.layout, self.first))

@@ -1,6 +1,8 @@
 """Keys and values of a layer, with the positions that they have and the rotation that they carry."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,6 +60,16 @@ class KVCache:
         if self.positions is None:
             return sequence(num_tokens, device=device)[None]
         return following(self.positions, num_tokens, num_axes=_axes(self.positions))
+
+    @contextmanager
+    def unchanged_if_refused(self) -> Iterator[None]:
+        """As it was before, where something inside raises: tokens are not there twice on a retry."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).update(before)
+            raise
 
     def append(
         self, k: Tensor, v: Tensor, positions: Tensor, segments: Tensor | None, encoding: Any

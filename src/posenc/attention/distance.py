@@ -7,6 +7,7 @@ distance too and live in the same vector as −inf.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from posenc.attention.problem import Problem
-from posenc.masks import Causal, Mask, Window, parts_of
+from posenc.masks import Causal, Window, is_causal, parts_of
 
 __all__ = ["distance_attention", "distance_vector", "farthest_distances", "is_by_distance"]
 
@@ -105,7 +106,7 @@ def _may_skip(problem: Problem) -> bool:
     """A causal, fixed bias over many keys, on the CPU: elsewhere the host would wait for norms."""
     falls = problem.scheme.bias is not None and problem.scheme.bias.falls
     is_many = problem.k.shape[2] > FALLING and problem.q.shape[2] >= FEW
-    return _is_causal(problem.mask) and falls and is_many and problem.q.device.type == "cpu"
+    return is_causal(problem.mask) and falls and is_many and problem.q.device.type == "cpu"
 
 
 def _is_real(x: Tensor) -> bool:
@@ -138,7 +139,7 @@ def distance_vector(problem: Problem, *, masked: bool = True) -> Tensor:
     bias, num_queries, num_keys = problem.scheme.bias, problem.q.shape[2], problem.k.shape[2]
     assert bias is not None
     mask = problem.mask if masked else None
-    unseen = num_queries - 1 if _is_causal(mask) else 0  # distances below 0, that need no bias
+    unseen = num_queries - 1 if is_causal(mask) else 0  # distances below 0, that need no bias
     last = unseen - num_queries
     distances = torch.arange(num_keys - 1, last, -1, device=problem.q.device)
     dtype = torch.promote_types(problem.q.dtype, torch.float32)
@@ -147,10 +148,6 @@ def distance_vector(problem: Problem, *, masked: bool = True) -> Tensor:
         allowed = mask.allowed(distances[None], torch.zeros_like(distances[:1])[None])
         vector = vector.masked_fill(~allowed[:, :, 0], float("-inf"))
     return F.pad(vector, (0, unseen), value=float("-inf")) if unseen else vector.contiguous()
-
-
-def _is_causal(mask: Mask | None) -> bool:
-    return mask is not None and any(isinstance(part, Causal) for part in parts_of(mask))
 
 
 def _view(vector: Tensor, problem: Problem, queries: slice, keys: slice) -> Tensor:
@@ -207,11 +204,11 @@ class _WithBiasGradient(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, vector: Tensor, problem: Problem
     ) -> Tensor:
-        # the problem without its tensors' history: what is saved is saved by autograd
         blocks = _blocks(q.shape[2], BLOCK)
         out = torch.cat([_attend(problem, vector, queries) for queries in blocks], dim=2)
-        ctx.save_for_backward(q, k, v, vector, out)
-        ctx.problem = problem
+        ctx.save_for_backward(q, k, v, vector, out)  # and nothing else is kept alive
+        q, k, v = (x.new_empty(x.shape, device="meta") for x in (problem.q, problem.k, problem.v))
+        ctx.problem = replace(problem, q=q, k=k, v=v)
         return out
 
     @staticmethod

@@ -23,7 +23,7 @@ from posenc.attention.distance import FEW, distance_vector, farthest_distances
 from posenc.attention.problem import Problem
 from posenc.attention.sdpa import positioned
 from posenc.contracts import LogitBias, rows
-from posenc.masks import Causal, SameSegment, Window, parts_of
+from posenc.masks import Causal, SameSegment, Window, is_causal, parts_of
 
 __all__ = ["flex_refusal", "flexible_attention"]
 
@@ -243,8 +243,7 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
 def _reach(problem: Problem) -> Tensor | None:
     """`[H, N]`, the largest distance that each block of queries must read, for a falling bias."""
     bias, num_queries = problem.scheme.bias, problem.q.shape[2]
-    is_causal = any(isinstance(part, Causal) for part in parts_of(problem.mask))
-    if bias is None or not (bias.falls and is_causal) or num_queries < FEW:
+    if bias is None or not (bias.falls and is_causal(problem.mask)) or num_queries < FEW:
         return None
     if any(p.requires_grad for p in bias.parameters()) or torch.compiler.is_compiling():
         return None

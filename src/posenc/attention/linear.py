@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from posenc.attention.problem import Problem, checked
 from posenc.contracts import Scheme, rows
-from posenc.masks import Causal, Mask, SameSegment, Window, causal, parts_of
+from posenc.masks import Causal, Mask, SameSegment, Window, causal, is_causal, parts_of
 from posenc.positions import assert_on_device
 from posenc.rotate import rotate
 
@@ -82,17 +82,19 @@ def _summed(problem: Problem, features: "_Features", parts: tuple[Mask, ...]) ->
         out = _in_blocks(features, problem, lambda first, last: slice(0, k.shape[2]))
     else:
         _check_order(problem)
-        is_causal = any(isinstance(part, Causal) for part in parts)
+        causally = is_causal(problem.mask)
         reach = min([part.size for part in parts if isinstance(part, Window)], default=None)
         if reach is not None:
-            ahead = 0 if is_causal else reach - 1
             num_keys = k.shape[2]
+            if problem.k_pos.is_floating_point():  # many tokens may stand within one position
+                reach = num_keys
+            ahead = 0 if causally else reach - 1
             out = _in_blocks(
                 features,
                 problem,
                 lambda a, b: slice(max(0, a - reach + 1), min(b + ahead, num_keys)),
             )
-        elif is_causal:
+        elif causally:
             out = _scan(features, problem)
         else:
             out = _by_segment(features, problem)
@@ -283,7 +285,7 @@ def _check_order(problem: Problem) -> None:
         rising = rising | ((k_pos[:, 1:] < 0) & (k_pos[:, :-1] < 0))
     hint = "(pass mask=causal & same_segment(...) for packed documents and padding)"
     _need(rising, f"positions rising along each segment {hint}", k_pos)
-    _need(rows(problem.q_pos) == k_pos, "q_pos = k_pos", problem.q_pos)
+    _need(rows(problem.q_pos) == k_pos, "q_pos = k_pos", rows(problem.q_pos))
 
 
 def _need(condition: Tensor, what: str, given: Tensor) -> None:
@@ -291,4 +293,8 @@ def _need(condition: Tensor, what: str, given: Tensor) -> None:
     if condition.device.type != "cpu" or torch.compiler.is_compiling():
         assert_on_device(condition.all(), message)
     elif not condition.all():
-        raise ValueError(f"{message}, got {given.tolist()}")
+        row, token = (~rows(condition)).nonzero()[0].tolist()
+        near = rows(given)[
+            min(row, rows(given).shape[0] - 1), max(0, token - 1) : token + 2
+        ].tolist()
+        raise ValueError(f"{message}, got {near} about token {token} of row {row}")

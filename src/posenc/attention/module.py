@@ -34,8 +34,9 @@ class MultiHeadAttention(nn.Module):
     (the fused kernel then needs no mask), and others are passed as well.
 
     Tokens at negative positions are padding (`from_padding_mask` gives them −1): no other token sees
-    them. Positions with several axes have no order, so under `MRope` causal and windowed masks go by
-    storage order, and padding is told by segments.
+    them. Real-valued positions (`LearnedScaleRope`) may be negative; there, and with several axes,
+    padding is told by `segments`. Positions with several axes have no order, so under `MRope` causal
+    and windowed masks go by storage order.
     """
 
     def __init__(
@@ -107,22 +108,23 @@ class MultiHeadAttention(nn.Module):
             _check_filled_in(made, positions)
             q, k = rotate_qk(q, k, made)
             encoding, scale = made.encoding, scale * made.softmax_scale
-        cache.append(k, v, positions, _rows(segments), encoding)
-        cache.contiguous = in_order
-        keys = cache.keys_in_place()
-        assert keys is not None and cache.values is not None
         scheme = replace(scheme, rotary=None)
-        in_storage_order = cache.contiguous or scheme.num_axes < axes  # only the rotation had axes
-        out = attention(
-            q,
-            keys,
-            cache.values,
-            scheme=scheme,
-            q_pos=None if in_storage_order else positions,
-            k_pos=None if in_storage_order else cache.positions,
-            mask=self._mask(cache, axes),
-            scale=scale,
-        )
+        with cache.unchanged_if_refused():
+            cache.append(k, v, positions, _rows(segments), encoding)
+            cache.contiguous = in_order
+            keys = cache.keys_in_place()
+            assert keys is not None and cache.values is not None
+            in_storage_order = in_order or scheme.num_axes < axes  # only the rotation had axes
+            out = attention(
+                q,
+                keys,
+                cache.values,
+                scheme=scheme,
+                q_pos=None if in_storage_order else positions,
+                k_pos=None if in_storage_order else cache.positions,
+                mask=self._mask(cache, axes),
+                scale=scale,
+            )
         return self.out(out.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -143,11 +145,15 @@ class MultiHeadAttention(nn.Module):
 
 def _check_filled_in(tables: RotaryTables, positions: Tensor) -> None:
     """Tables made for other positions would rotate in silence; the host compares what it holds."""
-    held = None if tables.positions is None else tables.positions[0]
-    if held is None or held is positions or held.shape[-1] != positions.shape[-1]:
-        return
-    if held.ndim <= positions.ndim and not host_all(held == positions):
-        raise ValueError(f"tables= hold positions {held.tolist()}, not {positions.tolist()}")
+    for name, held in zip(("q", "k"), tables.positions or (), strict=False):
+        if held is positions or held.shape[-1] != positions.shape[-1]:
+            continue
+        if held.ndim <= positions.ndim and not host_all(held == positions):
+            other, at = (x[held != positions] for x in torch.broadcast_tensors(held, positions))
+            raise ValueError(
+                f"tables= hold position {other[0].item()} for {name} where the token is at "
+                f"{at[0].item()}: make them for the positions that the layer is given"
+            )
 
 
 def _has_class_token(scheme: Scheme) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from posenc.contracts import Block, RelativeKeyValue, Scheme, rows
-from posenc.masks import Causal, Mask, SameSegment, parts_of
+from posenc.masks import Mask, SameSegment, is_causal, parts_of
 from posenc.positions import query_key_positions, sequence
 
 __all__ = ["Problem", "check_heads", "checked", "softmax"]
@@ -101,8 +101,7 @@ def checked(
         raise ValueError(
             f"the bias was made for {scheme.bias.num_heads} heads, queries have {num_heads}"
         )
-    sees_future = not any(isinstance(part, Causal) for part in parts_of(mask))
-    if scheme.bias is not None and scheme.bias.causal_only and sees_future:
+    if scheme.bias is not None and scheme.bias.causal_only and not is_causal(mask):
         raise ValueError(
             f"{type(scheme.bias).__name__} means nothing for keys after the query: pass "
             f"mask=causal (and others joined with &), got {mask}"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 __all__ = ["OURS", "Case", "Side", "Target", "UnavailableError", "Work", "disagreement"]
@@ -76,7 +77,8 @@ def disagreement(work: Work) -> dict[str, str]:
                 raise
             wrong[name] = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
             continue
-        worst = max(float((a.double() - b).abs().max()) for a, b in zip(mine, right, strict=True))
+        apart = [(a.double() - b).abs().max() for a, b in zip(mine, right, strict=True)]
+        worst = float(torch.stack(apart).max())
         if not worst <= limit:  # NaN is no agreement
             wrong[name] = f"differs from the float64 reference by {worst:.1e}, allowed {limit:.0e}"
     return wrong

@@ -32,8 +32,11 @@ class AxesBias(LogitBias):
             raise ValueError(
                 f"biases must be two or more for one number of heads, got heads {heads}"
             )
-        if any(bias.num_axes != 1 or bias.causal_only for bias in biases):
-            raise ValueError("each of the biases reads one coordinate and both directions")
+        unfit = [bias for bias in biases if bias.num_axes != 1 or bias.causal_only]
+        if unfit:
+            raise ValueError(
+                f"each of the biases must read one coordinate and both directions, got {unfit[0]!r}"
+            )
         if not math.isfinite(scale) or scale <= 0:
             raise ValueError(f"scale must be positive and finite, got {scale}")
         super().__init__(heads[0])

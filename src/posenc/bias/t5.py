@@ -52,8 +52,9 @@ class T5Bias(LogitBias):
         super().__init__(num_heads)
         per_direction = num_buckets // 2 if bidirectional else num_buckets
         if num_buckets < (4 if bidirectional else 2) or (bidirectional and num_buckets % 2):
+            wanted = "even and at least 4" if bidirectional else "at least 2"
             raise ValueError(
-                f"num_buckets must be at least 2 a direction and even, got {num_buckets}"
+                f"num_buckets must be {wanted} with bidirectional={bidirectional}, got {num_buckets}"
             )
         if max_distance <= per_direction // 2:
             raise ValueError(

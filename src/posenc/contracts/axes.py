@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-__all__ = ["axes_of", "length_of", "ordered_axes", "rows"]
+__all__ = ["axes_of", "ordered_axes", "rows"]
 
 
 def rows(positions: Tensor, num_axes: int = 1) -> Tensor:
@@ -16,11 +16,6 @@ def axes_of(part: object) -> int:
     """Coordinates of one position that a part reads; 1 where it does not say."""
     axes = getattr(part, "num_axes", 1)
     return axes if isinstance(axes, int) else 1
-
-
-def length_of(positions: Tensor, num_axes: int) -> int:
-    """Tokens of `[..., T]`, or with axes of `[..., T, A]`."""
-    return positions.shape[-1] if num_axes == 1 else positions.shape[-2]
 
 
 def ordered_axes(axis_order: Sequence[int], num_axes: int) -> tuple[int, ...]:

@@ -2,12 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from posenc.contracts.axes import length_of, rows
+from posenc.contracts.axes import rows
 from posenc.positions import check_positions
 
 __all__ = ["TRAITS", "LogitBias"]
@@ -32,6 +32,12 @@ class LogitBias(nn.Module, ABC):
             raise ValueError(f"num_heads must be a positive int, got {num_heads!r}")
         self.num_heads = num_heads
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class that changes `value` goes back to rows of distances made of it."""
+        super().__init_subclass__(**options)
+        if "value" in vars(cls) and "_of_distances" not in vars(cls):
+            cls._of_distances = LogitBias._of_distances
+
     @abstractmethod
     def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """The bias of one logit, elementwise over broadcast heads and positions."""
@@ -52,6 +58,7 @@ class LogitBias(nn.Module, ABC):
         q_pos, k_pos = self._rows(q_pos, "q_pos"), self._rows(k_pos, "k_pos")
         head = torch.arange(self.num_heads, device=q_pos.device)[:, None, None]
         value = self.value(head, q_pos[:, None, :, None], k_pos[:, None, None, :])
+        value = value.expand(-1, self.num_heads, q_pos.shape[1], k_pos.shape[1])
         return self._shifted(value, head, for_softmax).to(dtype)
 
     @final
@@ -61,9 +68,10 @@ class LogitBias(nn.Module, ABC):
         """`[H, N]` for distances q_pos - k_pos `[N]`; an error where distance alone is not enough."""
         if not self.by_distance:
             raise ValueError(f"{type(self).__name__} does not depend on distance alone")
-        distances = check_positions(distances, num_tokens=distances.shape[-1], name="distances")
+        distances = check_positions(distances, name="distances")
         head = torch.arange(self.num_heads, device=distances.device)[:, None]
-        return self._shifted(self._of_distances(head, distances), head, for_softmax).to(dtype)
+        value = self._of_distances(head, distances).expand(self.num_heads, -1)
+        return self._shifted(value, head, for_softmax).to(dtype)
 
     @final
     def score_mod(self, q_pos: Tensor, k_pos: Tensor) -> Callable[..., Tensor]:
@@ -92,7 +100,4 @@ class LogitBias(nn.Module, ABC):
 
     def _rows(self, positions: Tensor, name: str) -> Tensor:
         axes = self.num_axes
-        num_tokens = length_of(positions, axes)
-        return rows(
-            check_positions(positions, num_tokens=num_tokens, name=name, num_axes=axes), axes
-        )
+        return rows(check_positions(positions, name=name, num_axes=axes), axes)

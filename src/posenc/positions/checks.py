@@ -19,13 +19,14 @@ REAL_DTYPES = (torch.float32, torch.float64)
 def check_positions(
     positions: Tensor,
     *,
-    num_tokens: int,
+    num_tokens: int | None = None,
     name: str = "positions",
     num_axes: int = 1,
     real: bool = False,
 ) -> Tensor:
     """The positions as int64 (or, where `real` values are meant, unchanged), or a ValueError.
 
+    `num_tokens` is None where nothing else says how many there are.
     Low-precision floats are always refused: bfloat16 keeps 385 of the first 512 integers.
     """
     if not isinstance(positions, Tensor):
@@ -37,11 +38,12 @@ def check_positions(
     shape = tuple(positions.shape)
     axes = () if num_axes == 1 else (num_axes,)
     tokens = shape[: len(shape) - len(axes)]
-    if shape[len(tokens) :] != axes or len(tokens) not in (1, 2) or tokens[-1] != num_tokens:
+    fits = shape[len(tokens) :] == axes and len(tokens) in (1, 2)
+    if not fits or num_tokens not in (None, tokens[-1]):
         tail = "".join(f", {n}" for n in axes)
+        number = "" if num_tokens is None else f" with T = {num_tokens} tokens"
         raise ValueError(
-            f"{name} must have shape [T{tail}] or [B, T{tail}] with T = {num_tokens} tokens, "
-            f"got {list(shape)}"
+            f"{name} must have shape [T{tail}] or [B, T{tail}]{number}, got {list(shape)}"
         )
     return positions if is_real else positions.to(torch.int64)
 

@@ -43,9 +43,10 @@ class Shaw(RelativeKeyValue):
     ) -> None:
         super().__init__()
         reach = (max_distance, max_distance) if isinstance(max_distance, int) else max_distance
-        if head_dim < 1 or min(reach) < 0 or max(reach) < 1:
+        if head_dim < 1 or len(reach) != 2 or min(reach) < 0 or max(reach) < 1:
             raise ValueError(
-                f"head_dim and max_distance must be positive, got {head_dim} and {max_distance}"
+                "head_dim and max_distance (one number, or those after and before the query) must be "
+                f"positive, got {head_dim} and {max_distance}"
             )
         if outside not in ("clip", "zero"):
             raise ValueError(f"outside must be 'clip' or 'zero', got {outside!r}")

@@ -82,7 +82,7 @@ class Rope:
 
     def table(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Table:
         """cos and sin at `[T]` or `[B, T]` positions: repeated, unordered, negative or huge."""
-        positions = check_positions(positions, num_tokens=positions.shape[-1])
+        positions = check_positions(positions)
         host = host_for(positions.device)
         frequencies = self.frequencies(host)
         angle = angles(rows(positions).to(host), frequencies.inv_freq)

@@ -72,7 +72,7 @@ class XPos(OverRope):
         dtype: torch.dtype = torch.float32,
     ) -> Table:
         """cos and sin times the amplitude of queries, or of keys, at `[T]` or `[B, T]` positions."""
-        positions = check_positions(positions, num_tokens=positions.shape[-1])
+        positions = check_positions(positions)
         low, high = self.origin - self.reach, self.origin + self.reach
         check_range(positions, low, high, name="positions of this XPos (origin ± reach)")
         host = host_for(positions.device)
