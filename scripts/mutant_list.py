@@ -2231,4 +2231,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if not known:\n        listed",
         CELLS,
     ),
+    # parts and their sizes
+    mutant(
+        "a size may be a bool",
+        "positions/checks.py",
+        "isinstance(value, bool) or not isinstance(value, int):\n            raise ValueError(f",
+        "not isinstance(value, int):\n            raise ValueError(f",
+        "test_parts.py",
+    ),
+    mutant(
+        "a clamp that is no number",
+        "relative/transformer_xl.py",
+        "check_ints(dim=dim, clamp=dim if clamp is None else clamp)",
+        "check_ints(dim=dim)",
+        "test_parts.py",
+    ),
+    mutant(
+        "a bias by distance without its gradient",
+        "attention/distance.py",
+        "vector = bias.per_distance(distances, dtype=dtype, for_softmax=True)",
+        "vector = bias.per_distance(distances, dtype=dtype, for_softmax=True).detach()",
+        "test_parts.py",
+    ),
 )

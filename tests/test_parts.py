@@ -9,7 +9,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from posenc import Scheme, attention, causal, same_segment, window
+from posenc import (
+    BeitBias,
+    Cope,
+    Deberta,
+    Decomposed,
+    Fire,
+    Learned,
+    Scheme,
+    Shaw,
+    SwinBias,
+    SwinV2Bias,
+    T5Bias,
+    TransformerXL,
+    attention,
+    causal,
+    same_segment,
+    window,
+)
 from posenc.masks import Mask
 from support import HEADS, NAMES, assert_roundings, build, heads, mask_of, positions_of, random
 
@@ -181,3 +198,48 @@ def test_deberta_reads_both_sides_and_depends_on_offsets_alone() -> None:
     packed = attention(q, k, v, scheme=scheme, mask=same_segment(SEGMENTS))
     alone = attention(q[:, :, 5:], k[:, :, 5:], v[:, :, 5:], scheme=scheme, mask=None)
     assert_roundings(packed[:, :, 5:], alone, 64)
+
+
+# Sizes --------------------------------------------------------------------------------------------
+
+SIZES: dict[str, Any] = {
+    "swin window": lambda x: SwinBias(4, window=x),
+    "swinv2 window": lambda x: SwinV2Bias(4, window=x),
+    "beit window": lambda x: BeitBias(4, window=x),
+    "decomposed window": lambda x: Decomposed(8, window=x),
+    "decomposed head": lambda x: Decomposed(x, window=3),
+    "shaw head": lambda x: Shaw(x, max_distance=3),
+    "shaw reach": lambda x: Shaw(8, max_distance=x),
+    "shaw heads": lambda x: Shaw(8, max_distance=3, num_heads=x),
+    "transformer-xl heads": lambda x: TransformerXL(x, 8),
+    "transformer-xl head": lambda x: TransformerXL(4, x),
+    "transformer-xl width": lambda x: TransformerXL(4, 8, dim=x),
+    "transformer-xl clamp": lambda x: TransformerXL(4, 8, clamp=x),
+    "deberta heads": lambda x: Deberta(x, 8, max_distance=64),
+    "deberta head": lambda x: Deberta(4, x, max_distance=64),
+    "deberta width": lambda x: Deberta(4, 8, dim=x, max_distance=64),
+    "deberta reach": lambda x: Deberta(4, 8, max_distance=x),
+    "deberta buckets": lambda x: Deberta(4, 8, max_distance=64, num_buckets=x),
+    "cope head": lambda x: Cope(x, max_positions=8),
+    "cope positions": lambda x: Cope(8, max_positions=x),
+    "t5 heads": T5Bias,
+    "t5 buckets": lambda x: T5Bias(4, num_buckets=x),
+    "t5 reach": lambda x: T5Bias(4, max_distance=x),
+    "fire width": lambda x: Fire(4, width=x),
+    "learned rows": lambda x: Learned(x, 8),
+    "learned offset": lambda x: Learned(8, 8, offset=x),
+    "learned padding": lambda x: Learned(8, 8, padding_idx=x),
+}
+NUMBERS: dict[str, Any] = {
+    "-1": -1, "True": True, "2.5": 2.5, "nan": float("nan"), "text": "4", "list": [],
+    "tensor": torch.tensor(6), "floats": (3.0, 3.0), "bools": (3, True), "three": (3, 3, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", NUMBERS.values(), ids=NUMBERS.keys())
+@pytest.mark.parametrize("what", SIZES)
+def test_a_size_that_is_no_count_is_named(what: str, given: Any) -> None:
+    """Never a TypeError of PyTorch, never a part of a size that nobody asked for."""
+    with pytest.raises(ValueError, match=r"got .+") as caught:
+        SIZES[what](given)
+    assert "\n" not in str(caught.value)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from posenc.additive.resize import Kernel, resize_grid
 from posenc.contracts import add_encoding
-from posenc.positions import check_positions, check_range
+from posenc.positions import check_ints, check_positions, check_range
 
 __all__ = ["Learned"]
 
@@ -34,6 +34,7 @@ class Learned(nn.Module):
         for name, value in (("num_positions", num_positions), ("dim", dim)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a positive int, got {value!r}")
+        check_ints(offset=offset, padding_idx=0 if padding_idx is None else padding_idx)
         if padding_idx is not None:
             if offset not in (0, padding_idx + 1) or padding_idx < 0:
                 raise ValueError(

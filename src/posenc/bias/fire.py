@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from posenc.contracts import LogitBias
 from posenc.frequencies import full_precision
+from posenc.positions import check_ints
 
 __all__ = ["Fire"]
 
@@ -40,6 +41,7 @@ class Fire(LogitBias):
         initial_threshold: float = 512.0,
     ) -> None:
         super().__init__(num_heads)
+        check_ints(width=width)
         if width < 1:
             raise ValueError(f"width must be at least 1, got {width}")
         starts = {"initial_c": initial_c, "initial_threshold": initial_threshold}

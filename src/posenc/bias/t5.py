@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.contracts import LogitBias
+from posenc.positions import check_ints
 
 __all__ = ["T5Bias", "bucket_edges"]
 
@@ -50,6 +51,7 @@ class T5Bias(LogitBias):
         bidirectional: bool = True,
     ) -> None:
         super().__init__(num_heads)
+        check_ints(num_buckets=num_buckets, max_distance=max_distance)
         per_direction = num_buckets // 2 if bidirectional else num_buckets
         if num_buckets < (4 if bidirectional else 2) or (bidirectional and num_buckets % 2):
             wanted = "even and at least 4" if bidirectional else "at least 2"

@@ -7,6 +7,7 @@ cached decoding are all the same call with other positions.
 
 from posenc.positions.checks import (
     assert_on_device,
+    check_ints,
     check_positions,
     check_range,
     check_window,
@@ -31,6 +32,7 @@ __all__ = [
     "Video",
     "assert_on_device",
     "centred",
+    "check_ints",
     "check_positions",
     "check_range",
     "check_window",

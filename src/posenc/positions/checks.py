@@ -5,6 +5,7 @@ from torch import Tensor
 
 __all__ = [
     "assert_on_device",
+    "check_ints",
     "check_positions",
     "check_range",
     "check_window",
@@ -48,9 +49,16 @@ def check_positions(
     return positions if is_real else positions.to(torch.int64)
 
 
+def check_ints(**values: object) -> None:
+    """Raise unless each is an int; None and bools, floats and arrays are none."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{name} must be an int, got {value!r}")
+
+
 def check_window(window: int | tuple[int, int], name: str = "window") -> tuple[int, int]:
     """(height, width), from a number for a square or from a pair."""
-    sides = (window, window) if isinstance(window, int) else tuple(window)
+    sides = tuple(window) if isinstance(window, tuple | list) else (window, window)
     whole = all(isinstance(side, int) and not isinstance(side, bool) for side in sides)
     if len(sides) != 2 or not whole or min(sides) < 1:
         raise ValueError(f"{name} must be (height, width) of at least 1, got {window!r}")

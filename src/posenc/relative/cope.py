@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.contracts import Block, RelativeKeyValue, rows
+from posenc.positions import check_ints
 
 __all__ = ["Cope"]
 
@@ -31,6 +32,7 @@ class Cope(RelativeKeyValue):
 
     def __init__(self, head_dim: int, *, max_positions: int) -> None:
         super().__init__()
+        check_ints(head_dim=head_dim, max_positions=max_positions)
         if min(head_dim, max_positions) < 1:
             raise ValueError(
                 f"head_dim and max_positions must be positive, got {head_dim} and {max_positions}"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.contracts import Block, RelativeKeyValue
+from posenc.positions import check_ints
 from posenc.relative.distances import bucket_logits, from_keys
 
 __all__ = ["Deberta", "log_bucket_edges"]
@@ -67,7 +68,9 @@ class Deberta(RelativeKeyValue):
         terms: Sequence[str] = TERMS,
     ) -> None:
         super().__init__()
+        check_ints(num_heads=num_heads, head_dim=head_dim, max_distance=max_distance)
         dim = num_heads * head_dim if dim is None else dim
+        check_ints(dim=dim, num_buckets=max_distance if num_buckets is None else num_buckets)
         if min(num_heads, head_dim, dim, max_distance) < 1:
             raise ValueError(
                 f"num_heads, head_dim, dim and max_distance must be positive, got {num_heads}, "

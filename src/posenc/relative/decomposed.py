@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenc.contracts import Block, RelativeKeyValue, rows
-from posenc.positions import check_range, check_window
+from posenc.positions import check_ints, check_range, check_window
 
 __all__ = ["Decomposed"]
 
@@ -35,6 +35,7 @@ class Decomposed(RelativeKeyValue):
 
     def __init__(self, head_dim: int, *, window: int | tuple[int, int]) -> None:
         super().__init__()
+        check_ints(head_dim=head_dim)
         if head_dim < 1:
             raise ValueError(f"head_dim must be positive, got {head_dim}")
         self.head_dim, self.window = head_dim, check_window(window)

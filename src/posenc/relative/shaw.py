@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from posenc.contracts import Block, RelativeKeyValue
+from posenc.positions import check_ints
 from posenc.relative.distances import clipped_logits, clipped_sums, from_keys
 
 __all__ = ["Shaw"]
@@ -42,7 +43,8 @@ class Shaw(RelativeKeyValue):
         key_query: bool = False,
     ) -> None:
         super().__init__()
-        reach = (max_distance, max_distance) if isinstance(max_distance, int) else max_distance
+        check_ints(head_dim=head_dim, num_heads=head_dim if num_heads is None else num_heads)
+        reach = _sides(max_distance)
         if head_dim < 1 or len(reach) != 2 or min(reach) < 0 or max(reach) < 1:
             raise ValueError(
                 "head_dim and max_distance (one number, or those after and before the query) must be "
@@ -88,3 +90,12 @@ class Shaw(RelativeKeyValue):
         told += "" if self.num_heads is None else f", num_heads={self.num_heads}"
         told += "" if self.outside == "clip" else f", outside={self.outside!r}"
         return told + (", key_query=True" if self.key_query else "")
+
+
+def _sides(max_distance: int | tuple[int, int]) -> tuple[int, ...]:
+    """How far the vectors of keys after and before the query go."""
+    pair = isinstance(max_distance, tuple | list)
+    sides = tuple(max_distance) if isinstance(max_distance, tuple | list) else (max_distance,) * 2
+    for side in sides:
+        check_ints(**{"a side of max_distance" if pair else "max_distance": side})
+    return sides

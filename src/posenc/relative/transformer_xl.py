@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from posenc.contracts import Block, RelativeKeyValue
 from posenc.frequencies import check_base, geometric, host_for
+from posenc.positions import check_ints
 from posenc.relative.distances import bucket_logits, consecutive_offsets, offset_range, skewed
 
 __all__ = ["TransformerXL"]
@@ -53,7 +54,9 @@ class TransformerXL(RelativeKeyValue):
         biases: bool = True,
     ) -> None:
         super().__init__()
+        check_ints(num_heads=num_heads, head_dim=head_dim)
         dim = num_heads * head_dim if dim is None else dim
+        check_ints(dim=dim, clamp=dim if clamp is None else clamp)
         if min(num_heads, head_dim, dim) < 1 or dim % 2:
             raise ValueError(
                 f"num_heads and head_dim must be positive and dim even, got {num_heads}, {head_dim} "
