@@ -31,11 +31,17 @@ from docs_samples import samples, write_checkpoint
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from posenc.registry import ENCODINGS
+from posenc.registry import ENCODINGS, SCALINGS, Shape
+from posenc.report.pages import page
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = re.compile(r"<!-- compare:begin -->.*<!-- compare:end -->", re.DOTALL)
 TABLE_NAME = re.compile(r"^\| `([a-z][a-z0-9+-]*)` \|", re.MULTILINE)
+PAGES = ROOT / "docs" / "encodings"
+SECTIONS = {
+    ".md": ("Formula", "Picture", "Choose it", "Traps", "Code", "Cost"),
+    ".zh-CN.md": ("公式", "图示", "何时选", "陷阱", "代码", "代价"),
+}
 NO_RUN = "<!-- no-run -->"
 RAISES = re.compile(r"#\s*(\w+(?:Error|Exception)): ?(.*)")
 
@@ -48,7 +54,7 @@ def main(names: list[str]) -> int:
     if not names:
         num_examples, failed = check_docstrings()
         faults += failed
-        faults += check_registry()
+        faults += [*check_registry(), *check_pages()]
     for fault in faults:
         print(fault, file=sys.stderr)
     num_blocks = sum(len(list(python_blocks(file))) for file in files)
@@ -201,6 +207,64 @@ def check_registry() -> list[str]:
         faults += [f"{page}: the encoding `{name}` is missing" for name in missing]
         faults += [f"{page}: the registry has no `{name}`" for name in unknown]
     return faults
+
+
+def check_pages() -> list[str]:
+    """Every encoding has a page in both languages, with its figure; scaling methods share one."""
+    faults = []
+    for ending, sections in SECTIONS.items():
+        expected = {f"{name}{ending}" for name in (*ENCODINGS, "scaling")}
+        found = {file.name for file in PAGES.glob("*.md") if file.name.endswith(ending)}
+        if ending == ".md":
+            found = {name for name in found if not name.endswith(".zh-CN.md")}
+        faults += [f"docs/encodings/{name} is missing" for name in sorted(expected - found)]
+        faults += [f"docs/encodings/{name} is of nothing" for name in sorted(found - expected)]
+        for name in ENCODINGS:
+            faults += check_page(name, PAGES / f"{name}{ending}", sections)
+        for name in SCALINGS:
+            faults += check_method(name, PAGES / f"scaling{ending}")
+    for name in (*ENCODINGS, "scaling"):
+        faults += check_twins(PAGES / f"{name}.md", PAGES / f"{name}.zh-CN.md")
+    return faults
+
+
+def check_page(name: str, file: Path, sections: tuple[str, ...]) -> list[str]:
+    """Sections, formula, figure and number of parameters; in English what `posenc show` prints."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    parts = ENCODINGS[name].build(Shape()).modules().values()
+    count = sum(p.numel() for part in parts for p in part.parameters())
+    wanted = [f"## {title}\n" for title in sections]
+    wanted += [f"](../figures/encodings/{name}.png)", "```math\n", f" {count:,} "]
+    if not file.name.endswith(".zh-CN.md"):
+        wanted += [ENCODINGS[name].summary, *page(name).traps]
+    return [f"{relative(file)}: {part.strip()!r} is missing" for part in wanted if part not in text]
+
+
+def check_method(name: str, file: Path) -> list[str]:
+    """A section with a figure for each method; in English its traps."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    wanted = [f"## `{name}`\n", f"](../figures/encodings/{name}.png)"]
+    wanted += () if file.name.endswith(".zh-CN.md") else page(name).traps
+    return [f"{relative(file)}: {part.strip()!r} is missing" for part in wanted if part not in text]
+
+
+def check_twins(english: Path, chinese: Path) -> list[str]:
+    """Two languages, one set of formulas and one program: comments alone differ."""
+    if not (english.exists() and chinese.exists()):
+        return []
+    one, other = (
+        [
+            (token.info, ast.dump(ast.parse(token.content)))
+            if token.info == "python"
+            else (token.info, token.content)
+            for token in parse(file)
+            if token.type == "fence"
+        ]
+        for file in (english, chinese)
+    )
+    if one == other:
+        return []
+    return [f"{relative(english)} and {chinese.name} show other formulas or other code"]
 
 
 # Docstrings -------------------------------------------------------------------------------------
