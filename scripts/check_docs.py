@@ -200,12 +200,12 @@ def anchors(file: Path) -> set[str]:
 def check_registry() -> list[str]:
     """Pages that list the encodings must list all of them, and the tables nothing else."""
     faults = []
-    for page in ("README.md", "README.zh-CN.md", "docs/encodings.md", "docs/encodings.zh-CN.md"):
-        text = MEASURED.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    for file in ("README.md", "README.zh-CN.md", "docs/encodings.md", "docs/encodings.zh-CN.md"):
+        text = MEASURED.sub("", (ROOT / file).read_text(encoding="utf-8"))
         missing = [name for name in ENCODINGS if f"`{name}`" not in text]
         unknown = [name for name in TABLE_NAME.findall(text) if name not in ENCODINGS]
-        faults += [f"{page}: the encoding `{name}` is missing" for name in missing]
-        faults += [f"{page}: the registry has no `{name}`" for name in unknown]
+        faults += [f"{file}: the encoding `{name}` is missing" for name in missing]
+        faults += [f"{file}: the registry has no `{name}`" for name in unknown]
     return faults
 
 

@@ -29,6 +29,7 @@ ABSOLUTE = "test_absolute.py"
 BIASES, RELATIVE = "test_biases.py", "test_relative.py"
 VISION, HF = "test_mrope_vision.py", "test_hf_other.py"
 CELLS = "test_hf_cells.py"
+PICTURES = "test_pictures.py"
 TRITON, FLEX = "test_triton.py", "test_flex.py"
 
 
@@ -44,6 +45,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "after_in_child=leave_pool",
         "after_in_child=join_pool",
         "test_fork.py",
+    ),
+    # pictures of encodings
+    mutant(
+        "a picture of a scaling method at the trained length",
+        "report/pictures/scaling.py",
+        "at_length(int(FACTOR * TRAINED))",
+        "at_length(TRAINED)",
+        PICTURES,
+    ),
+    mutant(
+        "a picture of keys instead of queries",
+        "report/pictures/rotary.py",
+        "torch.zeros_like(distances[:1])",
+        "distances[:1]",
+        PICTURES,
+    ),
+    mutant(
+        "a picture of a bias with the constant of its head",
+        "report/pictures/bias.py",
+        "bias.per_distance(distances, dtype=torch.float64, for_softmax=True)",
+        "bias.per_distance(distances, dtype=torch.float64)",
+        PICTURES,
+    ),
+    mutant(
+        "a picture that moves the generator of its caller",
+        "report/pictures/picture.py",
+        "torch.random.fork_rng(devices=[])",
+        "torch.random.fork_rng(enabled=False)",
+        PICTURES,
+    ),
+    mutant(
+        "a picture in a file of any kind",
+        "report/pictures/draw.py",
+        "if suffix not in SUFFIXES:",
+        "if not suffix:",
+        PICTURES,
     ),
     # rotation
     mutant(
