@@ -2290,4 +2290,32 @@ MUTANTS: tuple[Mutant, ...] = (
         "vector = bias.per_distance(distances, dtype=dtype, for_softmax=True).detach()",
         "test_parts.py",
     ),
+    mutant(
+        "every rank with the slopes and tables of the first",
+        "sharding.py",
+        "rank * count, scheme.bias",
+        "0 * count, scheme.bias",
+        "test_laws_positions.py",
+    ),
+    mutant(
+        "pairs of the maximum length counted in the trained one",
+        "inspection.py",
+        "num_incomplete_at_maximum=_num_incomplete(wavelengths, model.max_length)",
+        "num_incomplete_at_maximum=_num_incomplete(wavelengths, model.original_length)",
+        "test_inspect_real.py",
+    ),
+    mutant(
+        "the usual base taken for one left out",
+        "interop/mistakes.py",
+        " and value != USUAL_BASE",
+        "",
+        "test_inspect_real.py",
+    ),
+    mutant(
+        "DeBERTa's buckets rounded down",
+        "relative/deberta.py",
+        "past = middle + 1 + torch.bucketize(size, edges)",
+        "past = middle + 1 + torch.bucketize(size, edges, right=True)",
+        "test_differences.py",
+    ),
 )

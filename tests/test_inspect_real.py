@@ -135,4 +135,9 @@ def test_a_trained_and_a_maximum_length_both_count_pairs(
     assert sum(x > 131072 for x in waves) == int(said.split()[-5]) == 25
     assert said in capsys.readouterr().out
     run(["inspect", str(CONFIGS / "falcon-7b.json")])
-    assert "trained length not in the config, maximum not in the config" in capsys.readouterr().out
+    falcon = capsys.readouterr().out
+    assert "trained length not in the config, maximum not in the config" in falcon
+    assert "rope_theta is not in the config: 10000.0 by default" in falcon
+    assert "warning" not in falcon  # every reader takes that base
+    run(["inspect", str(CONFIGS / "gemma-3-4b.json")])
+    assert "no base in the config: 1e+06 is what the published code" in capsys.readouterr().out
