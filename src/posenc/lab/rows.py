@@ -78,6 +78,12 @@ ROWS: dict[str, Row] = {
         Row("rope", "RoPE", "rope", ("linear", "ntk", "yarn"), window=True, tuned=True),
         Row("learned+rope", "Learned table and RoPE", "learned+rope", only_full=True),
         Row("learned-scale-rope", "RoPE, learned scale", "learned-scale-rope", only_full=True),
+        Row("kerple", "KERPLE", "kerple", only_full=True),
+        Row("sandwich", "Sandwich", "sandwich", only_full=True),
+        Row("fire", "FIRE", "fire", only_full=True),
+        Row("shaw", "Shaw's vectors", "shaw", only_full=True),
+        Row("transformer-xl", "Transformer-XL", "transformer-xl", only_full=True),
+        Row("cope", "CoPE", "cope", only_full=True),
         Row("rope+gaps", "RoPE, gaps", "rope", largest_gap=8, note=GAPS, only_full=True),
         Row(
             "learned-scale-rope+gaps", "RoPE, learned scale, gaps", "learned-scale-rope",
