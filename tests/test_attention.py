@@ -553,3 +553,25 @@ def test_a_bias_that_is_the_same_for_every_head_needs_no_heads(
     torch.testing.assert_close(attention(q, k, v, scheme=scheme, impl=impl), wanted)
     if by_distance:
         assert bias.per_distance(at).shape == (HEADS, 9)
+
+
+def test_a_vector_that_is_part_of_a_table_is_read_from_where_it_lies() -> None:
+    class Rows(LogitBias):
+        by_distance = True
+
+        def __init__(self) -> None:
+            super().__init__(1)
+            self.table = torch.randn(100, generator=torch.Generator().manual_seed(0))
+
+        def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+            return self.table[50 + q_pos - k_pos]
+
+        def _of_distances(self, head: Tensor, distances: Tensor) -> Tensor:
+            backwards = self.table.flip(0)
+            return backwards[None, 49 - int(distances[0]) : 50 - int(distances[-1])]
+
+    q, k, v = (random(1, 1, 9, 8, seed=seed, dtype=torch.float32) for seed in range(3))
+    scheme = Scheme(bias=Rows())
+    for mask in (None, causal & window(5), causal):
+        wanted = attention(q, k, v, scheme=scheme, mask=mask, impl="reference")
+        torch.testing.assert_close(attention(q, k, v, scheme=scheme, mask=mask), wanted)

@@ -1,11 +1,16 @@
 """Edges where rotations, caches and masks met inputs that nobody had thought of."""
 
 import copy
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from posenc import (
     Fire,
@@ -31,7 +36,9 @@ from posenc import (
     same_segment,
     window,
 )
+from posenc.kernels.overlap import overlap, overlaps_itself
 from posenc.positions import query_key_positions
+from posenc.rotate import RotateImpl
 from support import DIM, assert_roundings, layer, random
 
 POSITIONS = torch.arange(4)
@@ -399,3 +406,89 @@ def test_overlapping_windows_are_read_and_not_written_over() -> None:
     wanted = rotate(x.contiguous(), tables.q, impl="eager")
     for turned in (*rotate_qk(x, x, tables), rotate(x, tables.q)):
         torch.testing.assert_close(turned, wanted, rtol=0, atol=0)
+
+
+def _places(x: Tensor) -> list[int]:
+    """The storage index of every element, by counting."""
+    steps = [range(n) for n in x.shape]
+    return [
+        int(x.storage_offset() + sum(s * i for s, i in zip(x.stride(), at, strict=True)))
+        for at in itertools.product(*steps)
+    ]
+
+
+@given(st.data())
+def test_overlap_is_what_counting_says(data: st.DataObject) -> None:
+    base = torch.zeros(4000)
+    views = []
+    for _ in "ab":
+        shape = data.draw(st.tuples(*[st.integers(1, 4)] * 4))
+        strides = data.draw(st.tuples(*[st.sampled_from([0, 1, 2, 3, 4, 8, 12, 24, 48])] * 4))
+        views.append(base.as_strided(shape, strides, data.draw(st.integers(0, 60))))
+    a, b = views
+    assert overlap(a, b) == bool(set(_places(a)) & set(_places(b)))
+    assert overlaps_itself(a) == (len(set(_places(a))) < a.numel())
+
+
+@pytest.mark.parametrize("impl", ["auto", "eager"])
+def test_in_place_memory_that_two_tensors_share_in_part_is_refused(impl: RotateImpl) -> None:
+    tables = Rope(8).tables(torch.arange(6), torch.arange(6))
+    memory = torch.randn(1, 1, 8, 8)
+    before = memory.clone()
+    with pytest.raises(ValueError, match="share their memory"):
+        rotate_qk(memory[:, :, :6], memory[:, :, 2:], tables, inplace=True, impl=impl)
+    windows = torch.randn(1, 500).as_strided((1, 1, 6, 8), (500, 500, 2, 1))
+    with pytest.raises(ValueError, match="names places of memory twice"):
+        rotate_qk(windows, torch.randn(1, 1, 6, 8), tables, inplace=True, impl=impl)
+    assert torch.equal(memory, before)
+
+
+@pytest.mark.parametrize("impl", ["auto", "eager"])
+@pytest.mark.parametrize("layout", [(0, 1, 2, 3), (0, 2, 1, 3)])
+def test_heads_of_one_projection_turn_in_place(impl: RotateImpl, layout: tuple[int, ...]) -> None:
+    """Their bytes lie between each other's, and no place is shared."""
+    tables = Rope(8).tables(torch.arange(6), torch.arange(6))
+    fused = torch.randn(2, 6, 9, 8).permute(*layout)
+    fused = fused if layout[1] == 2 else torch.randn(2, 9, 6, 8)
+    q, k = fused[:, :5], fused[:, 5:7]
+    wanted = rotate_qk(q, k, tables)
+    for mine, right in zip(rotate_qk(q, k, tables, inplace=True, impl=impl), wanted, strict=True):
+        torch.testing.assert_close(mine, right)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("record", ["make_fx", "trace"])
+def test_a_recorded_graph_holds_the_rotation(record: str) -> None:
+    rope, at = Rope(16), torch.arange(4)
+    tables = rope.tables(at, at)
+
+    def turn(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return rotate(q, tables.q), *rotate_qk(q[:, :, :, :], k, tables)[:2]
+
+    q, k, other, more = (torch.randn(1, 2, 4, 16) for _ in range(4))
+    graph: Any = make_fx(turn)(q, k) if record == "make_fx" else torch.jit.trace(turn, (q, k))
+    for mine, right in zip(graph(other, more), turn(other, more), strict=True):
+        torch.testing.assert_close(mine, right)
+
+
+def test_a_negated_view_turns_as_its_values() -> None:
+    q = torch.randn(1, 2, 4, 16)
+    tables = Rope(16).tables(torch.arange(4), torch.arange(4))
+    negated: Any = torch._neg_view(q)  # pyright: ignore
+    torch.testing.assert_close(rotate(negated, tables.q), rotate(-q, tables.q))
+    torch.testing.assert_close(rotate_qk(negated, q, tables)[0], rotate(-q, tables.q))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # PyTorch's vmap
+def test_positions_may_be_those_of_a_transform() -> None:
+    q, k, v = (torch.randn(3, 2, 4, 9, 8) for _ in range(3))
+    at = torch.arange(9) + torch.arange(3)[:, None]
+
+    def one(q: Tensor, k: Tensor, v: Tensor, at: Tensor) -> Tensor:
+        return attention(q, k, v, scheme=Scheme(rotary=Rope(8)), q_pos=at, k_pos=at)
+
+    together = torch.vmap(one)(q, k, v, at)
+    for index in range(3):
+        alone = one(q[index], k[index], v[index], at[index])
+        torch.testing.assert_close(together[index], alone)

@@ -1,5 +1,6 @@
 """Linear attention: the written-out quadratic sum in every mode, at linear cost."""
 
+import math
 from typing import Any
 
 import pytest
@@ -402,3 +403,13 @@ def test_a_learned_scale_follows_real_positions() -> None:
     q, k, v = heads(4)
     run: dict[str, Any] = {"scheme": Scheme(rotary=rotary), "mask": causal, "k_pos": at}
     assert_roundings(linear_attention(q, k, v, **run), written_out(q, k, v, **run).detach(), 64)
+
+
+@pytest.mark.parametrize("x", [-80.0, -20.0, -17.0, -1.0, -0.0, 0.0, 2.0])
+def test_the_feature_map_is_positive_and_exact_far_below_zero(x: float) -> None:
+    at = torch.tensor(x, requires_grad=True)
+    made = elu_plus_one(at)
+    made.backward()
+    assert float(made.detach()) == pytest.approx(math.exp(x) if x < 0 else x + 1, rel=1e-6)
+    assert at.grad is not None
+    assert float(at.grad) == pytest.approx(math.exp(min(x, 0.0)), rel=1e-6)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from posenc import Alibi, Mask, Scheme, T5Bias, attention, causal, window
 from posenc.attention import distance
@@ -153,3 +154,19 @@ def test_under_a_transform_of_one_of_them_nothing_is_asked(which: int) -> None:
     several = torch.stack([inputs[which], inputs[which] / 2])
     alone = torch.stack([loss(x) for x in several])
     torch.testing.assert_close(torch.vmap(loss)(several), alone, rtol=1e-4, atol=1e-3)
+
+
+def test_a_recorded_graph_leaves_out_no_keys() -> None:
+    """What may be left out is known of one input, not of the next."""
+    scheme = Scheme(bias=Alibi(4))
+    q, k, v = qkv("random")
+    graph = make_fx(lambda q, k, v: attention(q, k, v, scheme=scheme))(q * 0.01, k * 0.01, v)
+    right = attention(10 * q, 10 * k, v, scheme=scheme, impl="reference")
+    torch.testing.assert_close(graph(10 * q, 10 * k, v), right, rtol=0, atol=1e-2)
+
+
+def test_float64_is_as_exact_as_float64() -> None:
+    zero = torch.zeros(1, 1, 1024, 8, dtype=torch.float64)
+    v, scheme = random(1, 1, 1024, 8), Scheme(bias=Alibi(1, slopes=[3.0]))
+    right = attention(zero, zero, v, scheme=scheme, impl="reference")
+    torch.testing.assert_close(attention(zero, zero, v, scheme=scheme), right, rtol=0, atol=1e-14)

@@ -82,9 +82,7 @@ def rotate_qk(
 def _check_inplace(q: Tensor, k: Tensor, tables: RotaryTables) -> None:
     """Raise where overwriting would lose what is still needed, or turn a value twice."""
     # a compiler compares no pointers, but a tensor given twice it sees
-    if (
-        q is k or (not torch.compiler.is_compiling() and q.data_ptr() == k.data_ptr())
-    ) and q.numel():
+    if (q is k and q.numel()) or (_has_memory(q, k) and _overlap().overlap(q, k)):
         raise ValueError("q and k share their memory: in place, it would turn twice")
     for name, x, table in (("q", q, tables.q), ("k", k, tables.k)):
         if torch.is_grad_enabled() and (x.requires_grad or table.cos.requires_grad):
@@ -93,7 +91,30 @@ def _check_inplace(q: Tensor, k: Tensor, tables: RotaryTables) -> None:
             )
         if any(n > 1 and s == 0 for n, s in zip(x.shape, x.stride(), strict=True)):
             raise ValueError(f"{name} is an expanded view: in place, one row would turn twice")
+        if _has_memory(x) and _overlap().overlaps_itself(x):
+            raise ValueError(
+                f"{name} {list(x.shape)} with strides {list(x.stride())} names places of memory "
+                "twice: in place, they would turn twice"
+            )
         _check(x, table, name)
+
+
+def _has_memory(*tensors: Tensor) -> bool:
+    """Whether there are addresses to compare."""
+    return not torch.compiler.is_compiling() and all(
+        type(x) in (Tensor, torch.nn.Parameter)
+        and x.device.type != "meta"
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
+        for x in tensors
+    )
+
+
+@cache
+def _overlap() -> ModuleType:
+    """Loaded at the first rotation in place."""
+    from posenc.kernels import overlap  # noqa: PLC0415
+
+    return overlap
 
 
 @cache

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from posenc.attention.problem import Problem
 from posenc.masks import Causal, Window, is_causal, parts_of
+from posenc.positions.checks import is_recorded
 
 __all__ = ["distance_attention", "distance_vector", "farthest_distances", "is_by_distance"]
 
@@ -24,7 +25,6 @@ BLOCK = 256  # queries at a time; causal blocks skip the keys after their last q
 LONG = 8192  # keys, from which larger blocks pay
 FALLING = 512  # keys, beyond which it pays to ask which of them a falling bias makes invisible
 FEW = 64  # queries; to ask costs a look at every key, which pays only where many queries share it
-LOG_HALF_ULP = -24 * math.log(2)
 BACKWARD_ELEMENTS = 1 << 22  # weights written out at once for the gradient, 16 MB in float32
 
 
@@ -88,16 +88,16 @@ def farthest_distances(problem: Problem, vector: Tensor, blocks: list[slice]) ->
 
         at most  exp(s|q_i|K - s q_i·k_i - b(0)) · Σ_{d >= D} exp(b(d)),
 
-    and D is the smallest distance at which this is below 2^-24, half a unit in the last place of
-    float32, for every query of the block. What is left out is at most that share of the whole, so an
-    output moves by at most 2^-23 of the largest value. A bias that does not fall (T5's) leaves out
-    nothing; neither does a query or key that is not finite.
+    and D is the smallest distance at which this is below half a unit in the last place (2^-24 in
+    float32), for every query of the block. What is left out is at most that share of the whole, so an
+    output moves by at most a unit, 2^-23, of the largest value. A bias that does not fall (T5's)
+    leaves out nothing; neither does a query or key that is not finite.
     """
     num_keys = problem.k.shape[2]
     margins = _margins(problem.q.detach(), problem.k.detach(), problem.scale, blocks)  # [H, N]
     bias = vector.detach()[:, : problem.k.shape[2]].double()  # distances K-1 down to 0
     tails = bias.logcumsumexp(-1)  # [H, K]: entry c sums the distances from K-1 down to K-1-c
-    limit = LOG_HALF_ULP - margins + bias[:, -1:]
+    limit = math.log(torch.finfo(vector.dtype).eps / 2) - margins + bias[:, -1:]
     beyond = torch.searchsorted(tails, limit, right=True)  # entries that may be left out
     return num_keys - 1 - beyond
 
@@ -110,8 +110,10 @@ def _may_skip(problem: Problem) -> bool:
 
 
 def _is_real(x: Tensor) -> bool:
-    """Data of this process: under a transform there are no numbers to look at."""
-    return type(x) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
+    """Data of this process: under a transform, and in a graph, there are no numbers to look at."""
+    if is_recorded() or type(x) is not Tensor:
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
 
 
 def _margins(q: Tensor, k: Tensor, scale: float, blocks: list[slice]) -> Tensor:
@@ -152,7 +154,7 @@ def distance_vector(problem: Problem, *, masked: bool = True) -> Tensor:
 
 def _view(vector: Tensor, problem: Problem, queries: slice, keys: slice) -> Tensor:
     """`[1, H, n, m]` view of the vector for a flipped block of queries against a slice of keys."""
-    offset = problem.q.shape[2] - queries.stop + keys.start
+    offset = vector.storage_offset() + problem.q.shape[2] - queries.stop + keys.start
     shape = (1, vector.shape[0], queries.stop - queries.start, keys.stop - keys.start)
     return vector.as_strided(shape, (0, vector.shape[1], 1, 1), offset)
 

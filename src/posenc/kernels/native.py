@@ -17,6 +17,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor  # pyright: ignore
 from torch.autograd import forward_ad
 
 from posenc.contracts import RotaryTables, Table
+from posenc.positions.checks import is_recorded
 
 __all__ = [
     "fits",
@@ -127,6 +128,8 @@ def _is_plain(x: Tensor) -> bool:
         and type(x) in (Tensor, torch.nn.Parameter)
         and forward_ad._current_level < 0
         and not is_functorch_wrapped_tensor(x)
+        and not x.is_neg()
+        and not is_recorded()
     )
 
 
@@ -138,7 +141,7 @@ def rotate_together(
     A decoding step is so short that looking at its tensors costs more than turning them: every fact
     is read once, and whatever is unusual goes the long way, which also says what is wrong.
     """
-    if _KERNEL is None or forward_ad._current_level >= 0:
+    if _KERNEL is None or forward_ad._current_level >= 0 or is_recorded():
         return None
     needs_graph = is_grad_enabled()
     q_facts = _plain_facts(tables.q, needs_graph)
@@ -147,7 +150,7 @@ def rotate_together(
         return None
     q_out, q_call = _plain_call(q, tables.q, q_facts, inplace, needs_graph)
     k_out, k_call = _plain_call(k, tables.k, k_facts, inplace, needs_graph)
-    if q_out is None or k_out is None or (inplace and q.data_ptr() == k.data_ptr()):
+    if q_out is None or k_out is None or (inplace and torch._C._overlaps(q, k)):  # pyright: ignore
         return None
     _KERNEL.posenc_rotate(q_call + k_call, 2, get_num_threads())
     if inplace:  # autograd must know that saved values are gone
@@ -161,6 +164,7 @@ def _plain_facts(table: Table, needs_graph: bool) -> _Facts | None:
     is_plain = (
         type(cos) is Tensor
         and cos.is_cpu
+        and not is_functorch_wrapped_tensor(cos)
         and cos.dtype is torch.float32
         and not (needs_graph and cos.requires_grad)
         and cos.is_contiguous()
@@ -186,12 +190,24 @@ def _plain_call(
         and shape[2] == table_shape[1]
         and table_shape[0] in (1, shape[0])
         and strides[3] == 1
-        and 0 not in strides
+        and (_is_nested(shape, strides) if inplace else 0 not in strides)
+        and not x.is_neg()
     )
     if not fits:
         return None, b""
     out = x if inplace else _empty_like(x)
     return out, _packed(x, out, facts)
+
+
+def _is_nested(shape: torch.Size, strides: tuple[int, ...]) -> bool:
+    """Whether heads and tokens lie one behind the other in rows of the batch, nothing twice."""
+    rows, heads, tokens, channels = shape
+    row, head, token, _ = strides
+    if head >= token:
+        inside, end = token >= channels and (heads == 1 or head >= token * tokens), head * heads
+    else:
+        inside, end = head >= channels and (tokens == 1 or token >= head * heads), token * tokens
+    return inside and (rows == 1 or row >= end)
 
 
 def rotate_native(x: Tensor, table: Table) -> Tensor:

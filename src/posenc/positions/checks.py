@@ -10,11 +10,13 @@ __all__ = [
     "check_range",
     "check_window",
     "host_all",
+    "is_recorded",
     "query_key_positions",
 ]
 
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 REAL_DTYPES = (torch.float32, torch.float64)
+PROXY = torch._C._TorchDispatchModeKey.PROXY  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def check_positions(
@@ -127,3 +129,9 @@ def host_all(condition: Tensor) -> bool:
     if condition.device.type != "cpu" or torch.compiler.is_compiling():
         return True
     return bool(condition.all())
+
+
+def is_recorded() -> bool:
+    """Whether operations are written into a graph: what is done beside them would be lost."""
+    mode = torch._C._get_dispatch_mode(PROXY)  # pyright: ignore[reportAttributeAccessIssue]
+    return mode is not None or torch._C._get_tracing_state() is not None  # pyright: ignore
