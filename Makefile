@@ -15,10 +15,10 @@ help:  ## what there is
 
 install: $(VENV)/.dev  ## the virtual environment, for development
 
-compare: $(VENV)/.user  ## measure every encoding on this machine, in minutes
+compare: $(VENV)/.user  ## measure 13 of the 25 encodings on this machine, in minutes
 	$(VENV)/bin/posenc compare $(ARGS)
 
-compare-full: $(VENV)/.user  ## the same, for about an hour, with more seeds and rows
+compare-full: $(VENV)/.user  ## the same of all encodings, for about an hour, with more seeds and rows
 	$(VENV)/bin/posenc compare --budget full $(ARGS)
 
 bench: $(VENV)/.dev  ## time and memory beside peers and the limit, in about fifteen minutes

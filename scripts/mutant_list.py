@@ -28,6 +28,7 @@ ROOM = "test_room.py"
 ABSOLUTE = "test_absolute.py"
 BIASES, RELATIVE = "test_biases.py", "test_relative.py"
 VISION, HF = "test_mrope_vision.py", "test_hf_other.py"
+FIRST_STEPS = "test_first_steps.py"
 CELLS = "test_hf_cells.py"
 PICTURES = "test_pictures.py"
 TRITON, FLEX = "test_triton.py", "test_flex.py"
@@ -38,6 +39,63 @@ def mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 MUTANTS: tuple[Mutant, ...] = (
+    # a first try
+    mutant(
+        "a config object is no config",
+        "interop/hf.py",
+        "        raw = raw.to_dict()",
+        "        raw = raw",
+        FIRST_STEPS,
+    ),
+    mutant(
+        "the class of a config is asked for its dict",
+        "interop/hf.py",
+        "isinstance(raw, HasDict) and not isinstance(raw, type)",
+        "isinstance(raw, HasDict)",
+        FIRST_STEPS,
+    ),
+    mutant(
+        "a dict as scaling gets no hint",
+        "rotary/rope.py",
+        "if isinstance(self.scaling, Mapping):",
+        "if isinstance(self.scaling, type):",
+        FIRST_STEPS,
+    ),
+    mutant(
+        "every contract is a, none an",
+        "contracts/scheme.py",
+        "'an' if kind[0] in 'AEIOU' else 'a'",
+        "'a'",
+        FIRST_STEPS,
+    ),
+    mutant(
+        "a cache prints heads as tokens and tokens as heads",
+        "attention/cache.py",
+        "batch, heads, tokens, _ = self.keys.shape",
+        "batch, tokens, heads, _ = self.keys.shape",
+        FIRST_STEPS,
+    ),
+    mutant(
+        "an undone swap prints as one in place",
+        "interop/transformers.py",
+        '"" if self.changes else ", undone"',
+        '""',
+        FIRST_STEPS,
+    ),
+    mutant(
+        "what the budget leaves out is not told",
+        "compare.py",
+        "if len(entries) < len(ENCODINGS):",
+        "if len(entries) > len(ENCODINGS):",
+        "test_cli.py",
+    ),
+    mutant(
+        "a description is cut short in the help",
+        "cli.py",
+        '(short_help="Rank the encodings for a length and a checkpoint.")',
+        "()",
+        FIRST_STEPS,
+    ),
     # the compiled kernel
     mutant(
         "a forked process waits for the pool's threads",

@@ -90,6 +90,7 @@ def test_compare_writes_one_record_one_figure_and_prints_what_follows(
     for expected in ("Time: batch 1", "Memory", "Beyond the trained length, L = 8", "±", "stops",
                      "What the figures show", "What to choose"):  # fmt: skip
         assert expected in printed.out
+    assert "encodings; --budget full" not in printed.err  # none of these is left out
     assert "cost [5/5]" in printed.err  # progress, line by line where nobody watches
     assert "extrapolation [10/10]" in printed.err
     assert not leftovers(tmp_path)
@@ -141,6 +142,9 @@ def test_a_killed_process_resumes_without_repeating(tmp_path: Path):
     done = subprocess.run(command, capture_output=True, text=True, check=True, **where)
     assert before.items() <= stored(tmp_path).items()
     assert len(stored(tmp_path)) == len(quick)
+    assert done.stderr.startswith(
+        f"cost: {len(quick)} of {len(ENCODINGS)} encodings; --budget full"
+    )
     assert "cells are finished already" in done.stderr
     assert "Traceback" not in done.stderr
 

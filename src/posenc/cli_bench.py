@@ -13,7 +13,7 @@ import click
 __all__ = ["commands"]
 
 
-@click.command()
+@click.command(short_help="Time and memory beside peers and beside the limit.")
 @click.option("--case", "cases", multiple=True, help="Only cases that begin so; may be repeated.")
 @click.option(
     "--against", default="transformers,transformers-compiled", show_default=True,

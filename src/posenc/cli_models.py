@@ -48,7 +48,7 @@ class _Failed(click.ClickException):
     exit_code = 1
 
 
-@click.command()
+@click.command(short_help="What a config says about positions, and its mistakes.")
 @click.argument("path", type=_Path())
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def inspect(path: str, as_json: bool) -> None:
@@ -67,7 +67,7 @@ def inspect(path: str, as_json: bool) -> None:
         _print_facts(facts)
 
 
-@click.command()
+@click.command(short_help="Write a config for longer texts; each number explained.")
 @click.argument("path", type=_path)
 @click.option("--to", "length", type=click.IntRange(min=2), required=True, help="Tokens to reach.")
 @click.option(
@@ -101,7 +101,7 @@ def extend(path: Path, length: int, method: str, out: Path | None, replaced: boo
         click.echo(line, err=True)
 
 
-@click.command()
+@click.command(short_help="Copy a checkpoint with its pairs in the other order.")
 @click.argument("source", type=_path)
 @click.argument("target", type=_path)
 @click.option("--to", "pairing", type=_pairing, required=True, help="The pairing to write.")
@@ -151,7 +151,7 @@ def convert(
         click.echo(f"not copied: {', '.join(done.left_out)}")
 
 
-@click.command()
+@click.command(short_help="Which pairing the weights of a checkpoint have.")
 @click.argument("source", type=_path)
 @click.option(
     "--config", type=_path, help="Else the config.json or params.json beside the weights."

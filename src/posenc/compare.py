@@ -147,6 +147,10 @@ def _earlier(out: Path) -> dict[str, Any]:
 def _cost(plan: Plan, reporter: Reporter) -> dict[str, Any]:
     seconds = TIMING_SECONDS.get(plan.budget, 1.0)
     entries = {n: e for n, e in ENCODINGS.items() if plan.budget == "full" or not e.only_full}
+    if len(entries) < len(ENCODINGS):
+        reporter.say(
+            f"cost: {len(entries)} of {len(ENCODINGS)} encodings; --budget full: all of them"
+        )
     effort, here = Effort.shared(seconds, len(entries)), machine()
     chosen = {"size": plan.size.as_dict(), "effort": asdict(effort)}
     # a time is worth keeping only for the code and the machine that it was taken with

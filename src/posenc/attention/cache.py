@@ -52,6 +52,12 @@ class KVCache:
         twin.encoding = memo.get(id(self.encoding), self.encoding)
         return twin
 
+    def __repr__(self) -> str:
+        if self.keys is None:
+            return "KVCache(empty)"
+        batch, heads, tokens, _ = self.keys.shape
+        return f"KVCache({tokens} tokens, batch {batch}, {heads} heads, rotation {self.encoding})"
+
     def __len__(self) -> int:
         return 0 if self.keys is None else self.keys.shape[2]
 

@@ -37,6 +37,8 @@ class MultiHeadAttention(nn.Module):
     them. Real-valued positions (`LearnedScaleRope`) may be negative; there, and with several axes,
     padding is told by `segments`. Positions with several axes have no order, so under `MRope` causal
     and windowed masks go by storage order.
+
+    Parameters: `q`, `k`, `v` and `out`, each an `nn.Linear`; what learns of the scheme is `learned`.
     """
 
     def __init__(

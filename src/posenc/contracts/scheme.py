@@ -43,8 +43,9 @@ class Scheme:
             if part is not None and not fits_here:
                 fits = [name for name, kind in _CONTRACTS.items() if isinstance(part, kind)]
                 hint = f"; it belongs in {fits[0]}=" if fits else ""
+                kind = _CONTRACTS[field.name].__name__
                 raise TypeError(
-                    f"{field.name}= takes a {_CONTRACTS[field.name].__name__}, "
+                    f"{field.name}= takes {'an' if kind[0] in 'AEIOU' else 'a'} {kind}, "
                     f"got {type(part).__name__}{hint}"
                 )
         self._check_axes()

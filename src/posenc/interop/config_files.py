@@ -2,18 +2,27 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from posenc.interop.errors import ConfigError
 from posenc.interop.keys import shown
 
-__all__ = ["CONFIGS", "OTHER_WEIGHTS", "config_path", "parse_object", "read_object"]
+__all__ = ["CONFIGS", "OTHER_WEIGHTS", "HasDict", "config_path", "parse_object", "read_object"]
 
 CONFIGS = ("config.json", "params.json")
 # Weights in forms that nothing here reads: pickles run code, the others have layouts of their own.
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".gguf", ".h5", ".msgpack", ".onnx")
 MAX_BYTES = 100_000_000  # a longer file is no config: say so before it fills the memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@runtime_checkable
+class HasDict(Protocol):
+    """A config as an object, `model.config` of transformers for one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as plain values."""
+        ...
 
 
 def config_path(path: Path) -> Path:

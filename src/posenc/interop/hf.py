@@ -9,7 +9,7 @@ from typing import Any
 
 from posenc.contracts import Scheme
 from posenc.interop.cells import CELLS, cells_table
-from posenc.interop.config_files import config_path, read_object
+from posenc.interop.config_files import HasDict, config_path, read_object
 from posenc.interop.decomposed import DECOMPOSED
 from posenc.interop.dialects import DIALECTS
 from posenc.interop.errors import ConfigError
@@ -56,12 +56,14 @@ _ABOUT_POSITION = re.compile(r"rope|rotary|alibi|ntk")
 
 
 def scheme_from_config(
-    config: Mapping[str, Any] | str | Path,
+    config: Mapping[str, Any] | HasDict | str | Path,
     *,
     model_type: str | None = None,
     part: str | None = None,
 ) -> ModelScheme:
     """How a model encodes position, from its config: an object, a config.json or its folder.
+
+    `scheme_from_config(model.config)` reads the config object of a loaded model.
 
     >>> model = scheme_from_config({
     ...     "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32,
@@ -93,6 +95,8 @@ def _from_object(raw: Mapping[str, Any], model_type: str | None, part: str | Non
 
 
 def _object(raw: object) -> Mapping[str, Any]:
+    if isinstance(raw, HasDict) and not isinstance(raw, type):
+        raw = raw.to_dict()
     if not isinstance(raw, Mapping):
         raise ConfigError(f"a config is an object, got {shown(raw)}")
     return raw

@@ -86,6 +86,10 @@ class RopeSwap:
         """The value in force: a rope, or one for each layer type."""
         return self.ropes.get(None, self.ropes)
 
+    def __repr__(self) -> str:
+        state = "" if self.changes else ", undone"
+        return f"RopeSwap({type(self.model).__name__}, {self.rotation}{state})"
+
     def undo(self) -> None:
         """Give the model back its own rotation. A second call does nothing."""
         if any(vars(module).get(name) is not new for module, name, new, _ in self.changes):

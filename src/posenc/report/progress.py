@@ -15,6 +15,10 @@ SECONDS_BETWEEN_LINES = 20.0
 class Reporter(AbstractContextManager["Reporter"], Protocol):
     """What a run tells whoever watches."""
 
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        ...
+
     def begin(self, title: str, total: int, kept: int) -> None:
         """A part of `total` cells, `kept` of which an earlier run finished."""
         ...
@@ -54,6 +58,9 @@ class Bars(Reporter):
     def __exit__(self, *exception: object) -> None:
         self._progress.stop()
 
+    def say(self, line: str) -> None:
+        self._progress.console.print(line, highlight=False)
+
     def begin(self, title: str, total: int, kept: int) -> None:
         self._progress.reset(self._part, total=total, completed=kept, description=title)
         if kept:
@@ -85,20 +92,20 @@ class Lines(Reporter):
 
     def begin(self, title: str, total: int, kept: int) -> None:
         self._title, self._done, self._total = title, kept, total
-        self._say(_kept(title, total, kept) if kept else f"{title}: {total} cells")
+        self.say(_kept(title, total, kept) if kept else f"{title}: {total} cells")
 
     def step(self, key: str, done: int, total: int) -> None:
         self._running[key] = 100 * done // total
         if time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
             shares = ", ".join(f"{name} {share}%" for name, share in self._running.items())
-            self._say(f"{self._title} [{self._done}/{self._total}] {shares}")
+            self.say(f"{self._title} [{self._done}/{self._total}] {shares}")
 
     def finish(self, key: str, result: str) -> None:
         self._done += 1
         self._running.pop(key, None)
-        self._say(f"{self._title} [{self._done}/{self._total}] {key}: {result}")
+        self.say(f"{self._title} [{self._done}/{self._total}] {key}: {result}")
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         self._last = time.monotonic()
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -4,6 +4,7 @@ Pair i of a query at position p turns by p · base**(-2i/d); so does the key, an
 depends on the distance alone.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -55,7 +56,10 @@ class Rope:
                 f"turn in pairs; got {width!r}"
             )
         if self.scaling is not None and not isinstance(self.scaling, Scaling):
-            raise TypeError(f"scaling must be a scaling method, got {self.scaling!r}")
+            hint = ""
+            if isinstance(self.scaling, Mapping):
+                hint = "; posenc.interop.hf.scheme_from_config reads the config of a model"
+            raise TypeError(f"scaling must be a scaling method, got {self.scaling!r}{hint}")
         if self.angle_dtype not in (torch.float64, torch.float32):
             raise ValueError(f"angle_dtype must be float64 or float32, got {self.angle_dtype}")
         if self.placement not in ("leading", "trailing"):
