@@ -41,6 +41,27 @@ def mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 MUTANTS: tuple[Mutant, ...] = (
     # a first try
     mutant(
+        "names are looked up as they are typed",
+        "report/pages.py",
+        'return name.lower().replace("_", "-")',
+        'return name.replace("_", "-")',
+        "test_report.py",
+    ),
+    mutant(
+        "an example's method says what is there by default",
+        "report/examples.py",
+        "if getattr(method, f.name) != f.default",
+        "if f.default is not None",
+        "test_report.py",
+    ),
+    mutant(
+        "what is only related is not listed",
+        "report/pages.py",
+        "    for other in RELATED.values():\n",
+        "    for other in list(RELATED.values())[:1]:\n",
+        "test_report.py",
+    ),
+    mutant(
         "a config object is no config",
         "interop/hf.py",
         "        raw = raw.to_dict()",

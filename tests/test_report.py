@@ -2,17 +2,20 @@
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from posenc import Rope
 from posenc.cli import run
-from posenc.registry import ENCODINGS, SCALINGS
+from posenc.registry import ENCODINGS, RELATED, SCALINGS
 from posenc.report.advice import advice
 from posenc.report.figure import png
 from posenc.report.findings import findings
-from posenc.report.pages import page
+from posenc.report.formulas import FORMULAS
+from posenc.report.pages import canonical, page
 from posenc.report.progress import Lines
 from posenc.report.summary import summarise
 from posenc.report.tables import print_record
@@ -90,12 +93,52 @@ def test_lines_do_not_flood(capsys: pytest.CaptureFixture[str]):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-@pytest.mark.parametrize("name", [*ENCODINGS, *SCALINGS])
+@pytest.mark.parametrize("name", [*ENCODINGS, *SCALINGS, *RELATED])
 def test_every_page_has_an_example_that_runs(name: str, capsys: pytest.CaptureFixture[str]):
     assert run(["show", name]) == 0
     assert "example" in capsys.readouterr().out
     shown = page(name)
     assert len(shown.example.splitlines()) <= 12
+    assert shown.formula and shown.formula == FORMULAS[name]
     exec(compile(shown.example, name, "exec"), {})
     assert run(["show", name, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["source"] == shown.source
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("Alibi", "alibi"), ("ALiBi", "alibi"), ("YaRN", "yarn"), ("Yarn", "yarn"),
+        ("T5Bias", "t5"), ("t5bias", "t5"), ("Rope", "rope"), ("Learned", "learned"),
+        ("FourierBands", "fourier"), ("AxialRope", "axial-rope"), ("axial_rope", "axial-rope"),
+        ("NTKByParts", "ntk-by-parts"), ("dynamic", "dynamic-ntk"), ("DynamicNTK", "dynamic-ntk"),
+        ("LongRope", "longrope"), ("QwenNTK", "qwen-ntk"), ("MRope", "mrope"), ("M-RoPE", "mrope"),
+        ("LearnedScaleRope", "learned-scale-rope"), ("NoPE", "none"), ("Scheme", "none"),
+    ],
+)  # fmt: skip
+def test_a_page_is_found_by_any_of_its_names(given: str, name: str) -> None:
+    assert canonical(given) == name
+
+
+def test_a_name_that_is_none_is_not_found_and_one_without_a_figure_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert canonical("alibbi") is None
+    assert run(["show", "MRope", "--figure", str(tmp_path / "x.png")]) == 2
+    assert "mrope has no figure; expected one of none, sinus" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_example_of_a_scaling_method_writes_the_method_out() -> None:
+    assert "Rope(64, scaling=Yarn(factor=4.0, original_length=2048))\n" in page("yarn").example
+    for name, method in SCALINGS.items():
+        names: dict[str, Any] = {}
+        exec(compile(page(name).example, name, "exec"), names)
+        built = Rope(64, scaling=method.build(4.0, 2048))
+        assert names["rope"] == built.at_length(8192)
+
+
+def test_everything_with_a_page_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list"]) == 0
+    words = capsys.readouterr().out.split()
+    assert {*ENCODINGS, *SCALINGS, *RELATED} <= set(words)

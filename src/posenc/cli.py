@@ -221,11 +221,18 @@ def list_registry(as_json: bool) -> None:
 @_option("--figure", type=_path, help="Also draw what it does: a .png or .svg file.")
 @_json
 def show(name: str, figure: Path | None, as_json: bool) -> None:
-    """Source, options, an example that runs and the traps of one encoding or scaling method."""
-    from posenc.registry import ENCODINGS, SCALINGS
-    from posenc.report.pages import page, print_page
+    """Formula, source, options, an example that runs and the traps of one encoding or scaling method.
 
-    shown = page(_checked_name(name, [*ENCODINGS, *SCALINGS]))
+    NAME is one of posenc list, or a class, in any case: alibi, ALiBi, T5Bias, Yarn, dynamic.
+    """
+    from posenc.registry import ENCODINGS, RELATED, SCALINGS
+    from posenc.report.pages import canonical, page, print_page
+
+    walked = [*ENCODINGS, *SCALINGS]
+    name = canonical(name) or _checked_name(name, [*walked, *RELATED])
+    if figure is not None and name in RELATED:
+        raise click.UsageError(f"{name} has no figure; expected one of {', '.join(walked)}")
+    shown = page(name)
     if figure is not None:
         _draw(name, figure)
     if as_json:

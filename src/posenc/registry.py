@@ -1,7 +1,8 @@
 """Every encoding and every scaling method that a factor defines, one dict literal each.
 
 The command line, the benchmark, the lab and the tests walk these. `LongRope` and `QwenNTK` are not
-among the scalings: no factor makes them, but the lists of one checkpoint and the length in use.
+among the scalings: no factor makes them, but the lists of one checkpoint and the length in use. They
+are listed and shown from `RELATED`, and so is `MRope`, whose positions come of text and images.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,17 @@ from posenc.scaling import (
     Yarn,
 )
 
-__all__ = ["ENCODINGS", "SCALINGS", "Encoding", "Method", "Shape", "encoding", "scaling"]
+__all__ = [
+    "ENCODINGS",
+    "RELATED",
+    "SCALINGS",
+    "Encoding",
+    "Method",
+    "Related",
+    "Shape",
+    "encoding",
+    "scaling",
+]
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,18 @@ class Method:
     source: str
     summary: str
     build: Callable[[float, int], Scaling]  # factor, original_length
+
+
+@dataclass(frozen=True)
+class Related:
+    """What `posenc list` and `posenc show` know besides, and nothing measures or walks."""
+
+    name: str
+    title: str
+    enters: str
+    source: str
+    summary: str
+    options: str
 
 
 ENCODINGS: dict[str, Encoding] = {
@@ -420,6 +443,33 @@ SCALINGS: dict[str, Method] = {
         "Barbero 2024, arXiv 2410.06205",
         "Only the fastest quarter of the pairs turns; the others stand still.",
         lambda factor, original_length: Proportional(0.25, factor),
+    ),
+}
+
+RELATED: dict[str, Related] = {
+    "mrope": Related(
+        "mrope",
+        "Rotary of several coordinates (M-RoPE)",
+        "rotary",
+        "Wang 2024, arXiv 2409.12191, section 2.1",
+        "The pairs of one Rope, dealt out to time, row and column: text with images and video.",
+        'MRope(rope, sections=(16, 24, 24), order="contiguous" | "interleaved" | "alternating")',
+    ),
+    "longrope": Related(
+        "longrope",
+        "LongRoPE",
+        "rotary, as Rope(scaling=...)",
+        "Ding 2024, arXiv 2402.13753",
+        "Every pair has its own divisor, found by search: a list up to the trained length, one past.",
+        "LongRope(short_factor, long_factor, factor, original_length, attention_factor=None)",
+    ),
+    "qwen-ntk": Related(
+        "qwen-ntk",
+        "Qwen 1's dynamic NTK",
+        "rotary, as Rope(scaling=...)",
+        "Bai 2023, arXiv 2309.16609, section 2.4.3, released code",
+        "NTK-aware in steps: the base changes each time the length in use has doubled.",
+        "QwenNTK(original_length)",
     ),
 }
 

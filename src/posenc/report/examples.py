@@ -1,5 +1,8 @@
 """Ten-line examples that run, and the traps of each encoding and scaling method."""
 
+from dataclasses import fields
+from typing import Any
+
 from posenc.scaling import Scaling
 
 __all__ = ["EXAMPLES", "TRAPS", "scaling_example"]
@@ -76,6 +79,24 @@ EXAMPLES: dict[str, str] = {
     "xpos": _heads("Rope, XPos", "Scheme(rotary=XPos(Rope(64)))"),
     "axial-rope": _grid("AxialRope", "Scheme(rotary=AxialRope(64))"),
     "mixed-rope": _grid("MixedRope", "Scheme(rotary=MixedRope(64))"),
+    "mrope": "\n".join(
+        ["import torch", "from posenc import MRope, MultiHeadAttention, Rope, Scheme",
+         "from posenc.positions import Image, Text, multimodal", "",
+         "at = multimodal([Text(4), Image(4, 6), Text(9)])   # [T, 3]: time, row, column",
+         "rope = MRope(Rope(64), sections=(8, 12, 12))",
+         "layer = MultiHeadAttention(512, 8, scheme=Scheme(rotary=rope))",
+         "y = layer(torch.randn(2, len(at), 512), at)   # causal in the order of the text"]
+    ),
+    "longrope": _heads(
+        "LongRope, Rope",
+        "Scheme(rotary=Rope(64, scaling=method).at_length(100_000))",
+    ).replace(
+        "scheme =",
+        "method = LongRope((1.0,) * 32, (4.0,) * 32, factor=32.0, original_length=4096)\nscheme =",
+    ),
+    "qwen-ntk": _heads(
+        "QwenNTK, Rope", "Scheme(rotary=Rope(64, scaling=QwenNTK(8192)).at_length(20_000))"
+    ),
     "t5": _heads(
         "T5Bias", "Scheme(bias=T5Bias(8, bidirectional=False))",
         "out = attention(q, k, v, scheme=scheme, scale=1.0)   # as T5 itself does",
@@ -163,6 +184,11 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "Keys and queries need the same fixed origin, or cached decoding differs from a full pass.",
         "Its published reach came with a window; alone it degrades (arXiv 2212.10554).",
     ),
+    "mrope": (
+        "Which pairs form the sections differs: Qwen2-VL's are contiguous, Qwen3-VL's interleaved.",
+        "Coordinates have no order: the mask goes by storage order in MultiHeadAttention.",
+    ),
+    "qwen-ntk": ("Keys cached under one step do not fit queries of the next: posenc.rerotate.",),
     "t5": (
         "T5 does not divide logits by √d: pass scale=1.0 with its weights.",
         "Bucket edges computed in low precision fall on other distances; here they are integers.",
@@ -233,18 +259,24 @@ TRAPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def scaling_example(name: str, call: Scaling) -> str:
+def scaling_example(call: Scaling) -> str:
     """How a scaling method is used, whichever it is."""
-    dim = 2 * len(getattr(call, "long_factor", ())) or 64
+    names = ("Rope", "Scheme", type(call).__name__)
+    at_length = ".at_length(8192)" if hasattr(call, "at_length") else ""
     return "\n".join(
         [
             "import torch",
-            "from posenc import Rope, Scheme, attention",
-            "from posenc.registry import SCALINGS",
+            f"from posenc import {', '.join(sorted(names))}, attention",
             "",
-            f'scaling = SCALINGS["{name}"].build(4.0, 2048)   # factor, original_length',
-            f"rope = Rope({dim}, scaling=scaling).at_length(8192)",
-            f"q, k, v = (torch.randn(2, 8, 128, {dim}) for _ in range(3))   # [B, H, T, D]",
+            f"rope = Rope(64, scaling={_as_called(call)}){at_length}",
+            "q, k, v = (torch.randn(2, 8, 128, 64) for _ in range(3))   # [B, H, T, D]",
             "out = attention(q, k, v, scheme=Scheme(rotary=rope))",
         ]
     )
+
+
+def _as_called(method: Any) -> str:
+    """A method by the arguments that it cannot do without."""
+    given = [f for f in fields(method) if getattr(method, f.name) != f.default]
+    told = ", ".join(f"{f.name}={getattr(method, f.name)!r}" for f in given)
+    return f"{type(method).__name__}({told})"

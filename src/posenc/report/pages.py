@@ -1,7 +1,9 @@
 """`posenc list` and `posenc show`: the registry, with an example that runs and the known traps."""
 
 import difflib
-from dataclasses import dataclass
+import re
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 from rich.console import Console
@@ -9,10 +11,19 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from posenc.registry import ENCODINGS, SCALINGS, Encoding, Method
+from posenc.registry import ENCODINGS, RELATED, SCALINGS, Encoding, Method
 from posenc.report.examples import EXAMPLES, TRAPS, scaling_example
+from posenc.report.formulas import FORMULAS
 
-__all__ = ["Page", "nearest", "page", "print_page", "print_registry", "registry"]
+__all__ = ["Page", "canonical", "nearest", "page", "print_page", "print_registry", "registry"]
+
+# As configs and papers call them.
+OTHER_NAMES = {
+    "nope": "none",
+    "dynamic": "dynamic-ntk",
+    "p-rope": "proportional",
+    "m-rope": "mrope",
+}
 
 
 @dataclass(frozen=True)
@@ -23,6 +34,7 @@ class Page:
     title: str
     source: str
     summary: str
+    formula: str
     enters: str
     options: str
     example: str
@@ -33,7 +45,36 @@ def page(name: str) -> Page:
     """The page of an encoding or a scaling method; KeyError for any other name."""
     if name in ENCODINGS:
         return _encoding_page(ENCODINGS[name])
-    return _scaling_page(SCALINGS[name])
+    return _scaling_page(SCALINGS[name]) if name in SCALINGS else _related_page(name)
+
+
+def canonical(name: str) -> str | None:
+    """The name in the registry, from one in any case, of a class, or of a config; None: unknown.
+
+    >>> [canonical(name) for name in ("ALiBi", "T5Bias", "NTKByParts", "dynamic")]
+    ['alibi', 't5', 'ntk-by-parts', 'dynamic-ntk']
+    """
+    return _names().get(_plain(name))
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-").replace(" ", "-")
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Plain names of everything that has a page: its own, then classes, then other names."""
+    every = [*ENCODINGS, *SCALINGS, *RELATED]
+    classes = [
+        (found, entry.name)
+        for entry in (*ENCODINGS.values(), *RELATED.values())
+        for found in re.findall(r"\b([A-Z]\w+)\(", entry.options)
+    ]
+    classes += [(type(m.build(4.0, 2048)).__name__, m.name) for m in SCALINGS.values()]
+    names = {name: name for name in every}
+    for other, name in (*classes, *OTHER_NAMES.items()):
+        names.setdefault(_plain(other), name)
+    return names
 
 
 def nearest(name: str, names: list[str]) -> list[str]:
@@ -58,7 +99,8 @@ def registry() -> dict[str, list[dict[str, Any]]]:
         {"name": m.name, "title": m.title, "source": m.source, "summary": m.summary}
         for m in SCALINGS.values()
     ]
-    return {"encodings": encodings, "scalings": scalings}
+    related = [asdict(entry) for entry in RELATED.values()]
+    return {"encodings": encodings, "scalings": scalings, "related": related}
 
 
 def print_registry(console: Console) -> None:
@@ -69,6 +111,11 @@ def print_registry(console: Console) -> None:
     scalings = Table("name", "method", "source", title="Scaling of Rope", box=None)
     for method in SCALINGS.values():
         scalings.add_row(*map(escape, (method.name, method.title, method.source)))
+    for other in RELATED.values():
+        if other.enters == "rotary":
+            encodings.add_row(*map(escape, (other.name, other.title, other.enters, other.source)))
+        else:
+            scalings.add_row(*map(escape, (other.name, other.title, other.source)))
     for table in (encodings, scalings):
         table.title_justify, table.title_style = "left", "bold"
         console.print(table)
@@ -81,6 +128,7 @@ def print_page(shown: Page, console: Console) -> None:
     console.print(f"[bold]{escape(shown.title)}[/]  ({escape(shown.name)})")
     console.print(escape(shown.summary))
     for label, text in (
+        ("formula", shown.formula),
         ("source", shown.source),
         ("enters", shown.enters),
         ("options", shown.options),
@@ -101,8 +149,16 @@ def _encoding_page(entry: Encoding) -> Page:
         )
     example = EXAMPLES.get(entry.name) or _from_registry(entry)
     return Page(
-        entry.name, entry.title, entry.source, entry.summary, entry.enters, entry.options,
-        example, traps,
+        entry.name, entry.title, entry.source, entry.summary, FORMULAS.get(entry.name, ""),
+        entry.enters, entry.options, example, traps,
+    )  # fmt: skip
+
+
+def _related_page(name: str) -> Page:
+    entry = RELATED[name]
+    return Page(
+        entry.name, entry.title, entry.source, entry.summary, FORMULAS[name], entry.enters,
+        entry.options, EXAMPLES[name], TRAPS[name],
     )  # fmt: skip
 
 
@@ -127,6 +183,6 @@ def _scaling_page(method: Method) -> Page:
     traps = TRAPS.get(method.name, ())
     call = method.build(4.0, 2048)
     return Page(
-        method.name, method.title, method.source, method.summary, "rotary, as Rope(scaling=...)",
-        f"by default: {call!r}", scaling_example(method.name, call), traps,
+        method.name, method.title, method.source, method.summary, FORMULAS.get(method.name, ""),
+        "rotary, as Rope(scaling=...)", f"by default: {call!r}", scaling_example(call), traps,
     )  # fmt: skip
