@@ -15,10 +15,15 @@ from transformers import DynamicCache, StaticCache
 from causal_models import causal_model
 from live_models import MROPE, TYPES, logits, model, mrope_model, tokens
 from posenc import DynamicNTK, Linear, MRope, Rope, Scheme, Yarn
+from posenc.additive import Sinusoidal
+from posenc.bias import Alibi
 from posenc.interop.checkpoints import convert
 from posenc.interop.hf import scheme_from_config
 from posenc.interop.live.modules import probe
+from posenc.interop.model_scheme import ModelScheme
 from posenc.interop.transformers import set_rope
+from posenc.query_scale import LogScale
+from posenc.relative import Shaw
 
 COMPLEX = ("deepseek_v2", "llama4_text")  # torch.polar rounds cos and sin by a function of its own
 
@@ -176,6 +181,64 @@ def test_b27_in_bfloat16_the_same_rope_gives_the_same_logits(kind: str) -> None:
         assert torch.equal(logits(cast), before)
     if kind != "gptj":  # B27: a cast of everything rounds the frequencies that the model keeps
         assert not torch.equal(logits(model(kind).to(torch.bfloat16)), before)
+
+
+# --- what a swap does not set ---
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("bias", Alibi(4)),
+        ("query_scale", LogScale(4)),
+        ("relative", Shaw(8, max_distance=4)),
+        ("additive", Sinusoidal(32)),
+    ],
+)
+def test_parts_that_a_swap_would_not_give_the_model_are_refused(part: str, value: Any) -> None:
+    made = model("llama")
+    before = logits(made)
+    scheme = Scheme(**{"rotary": own_ropes(made), part: value})
+    for asked in (scheme, ModelScheme("llama", (scheme, scheme))):
+        with pytest.raises(ValueError, match=rf"not its {part}: layer 0 .*{type(value).__name__}"):
+            set_rope(made, asked)
+    own = scheme_from_config(made.config.to_dict())
+    with pytest.raises(ValueError, match=r"not its softmax_scale: got 0\.5"):
+        set_rope(made, replace(own, softmax_scale=0.5))
+    assert torch.equal(logits(made), before)
+
+
+def test_parts_that_the_config_says_already_are_no_obstacle() -> None:
+    """Llama 4 scales the queries of layers that do not rotate, whatever the others turn by."""
+    made = model("llama4_text", no_rope_layers=[1, 0], attn_temperature_tuning=True)
+    own = scheme_from_config(made.config.to_dict())
+    assert own.layers[1].query_scale is not None
+    before = logits(made)
+    with set_rope(made, own):
+        torch.testing.assert_close(logits(made), before, rtol=1e-4, atol=2e-6)
+    other = replace(own, layers=(own.layers[0], Scheme(query_scale=LogScale(4))))
+    with pytest.raises(ValueError, match="not its query_scale: layer 1"):
+        set_rope(made, other)
+
+
+def test_a_scheme_of_other_layers_than_the_model_s_is_refused() -> None:
+    made = model("llama")
+    rotary = own_ropes(made)
+    with pytest.raises(ValueError, match=r"other layers than the scheme: they differ in \[1\]"):
+        set_rope(made, ModelScheme("llama", (Scheme(rotary=rotary), Scheme())))
+    with pytest.raises(ValueError, match="has 2 layers, the scheme 3"):
+        set_rope(made, ModelScheme("llama", (Scheme(rotary=rotary),) * 3))
+
+
+def test_two_rotations_for_layers_of_one_type_are_refused() -> None:
+    kinds = ["sliding_attention", "full_attention"] * 2
+    made = model("gemma3_text", layer_types=kinds, num_hidden_layers=4)
+    a, b, c = (Scheme(rotary=Rope(8, base=base)) for base in (1e4, 5e5, 7.0))
+    with pytest.raises(ValueError, match=r"all full_attention layers: layer 3 .*base=7\.0"):
+        set_rope(made, ModelScheme("gemma3_text", (a, b, a, c)))
+    with set_rope(made, ModelScheme("gemma3_text", (a, b, a, b))) as swap:
+        assert {kind: rope.base for kind, rope in swap.ropes.items()} == {
+            "sliding_attention": 1e4, "full_attention": 5e5}  # fmt: skip
 
 
 # --- another pairing than the model's own ---

@@ -140,13 +140,7 @@ def convert(
         f"{done.source_pairing} -> {done.pairing}: {len(done.moved)} tensors moved, "
         f"{len(done.kept)} as they were, written to {target}"
     )
-    if done.noted is None:
-        click.echo(
-            "the config has no key for the pairing: it is noted in the weights' metadata, and code "
-            f"that reads them must rotate {done.pairing} pairs"
-        )
-    else:
-        click.echo(f"config.json says so in {done.noted!r}")
+    click.echo(done.told)
     if done.left_out:
         click.echo(f"not copied: {', '.join(done.left_out)}")
 

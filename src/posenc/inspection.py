@@ -15,6 +15,7 @@ from posenc.interop.config_files import config_path, read_object
 from posenc.interop.hf import scheme_from_config
 from posenc.interop.mistakes import Warned, warnings_about
 from posenc.interop.model_scheme import ModelScheme
+from posenc.interop.rotations import rope_of, scaling_of
 
 __all__ = ["Facts", "RotationFacts", "as_written", "inspect", "supported_length"]
 
@@ -160,12 +161,12 @@ def _rotation_facts(model: ModelScheme) -> list[RotationFacts]:
 
 
 def _facts_of(rotary: Any, layers: list[int], model: ModelScheme) -> RotationFacts:
-    rope = getattr(rotary, "rope", rotary)  # M-RoPE wraps the rope that its pairs come from
+    rope = rope_of(rotary)
     frequencies = rope.frequencies()
     speeds = frequencies.inv_freq.abs()
     turning = speeds[speeds > 0]
     wavelengths = tuple((2 * math.pi / turning).tolist())
-    scaling = getattr(rope, "scaling", None)
+    scaling = scaling_of(rotary)
     return RotationFacts(
         layers=ranges(layers),
         method="plain" if scaling is None else type(scaling).__name__,

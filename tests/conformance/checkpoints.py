@@ -101,7 +101,9 @@ def check_twin(kind: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, there, back = (Path(folder) / name for name in ("source", "there", "back"))
         state = saved(made, source)
-        convert(source, there, to=other)
+        done = convert(source, there, to=other)
+        read = {x.rotary.pairing for x in _read(there) if x.rotary is not None}
+        assert read == {other} or (done.noted is None and f"must rotate {other}" in done.told)
         convert(there, back, to=own)
         twin.load_state_dict(load_file(there / "model.safetensors"))
         restored = load_file(back / "model.safetensors")
@@ -110,6 +112,10 @@ def check_twin(kind: str) -> None:
     assert wrong > 0.05 * expected.abs().max(), "this model cannot tell pairings apart"
     with turning_otherwise(kind, twin, ropes, own, other):
         torch.testing.assert_close(causal_logits(twin), expected, rtol=1e-4, atol=2e-5)
+
+
+def _read(folder: Path) -> Any:
+    return scheme_from_config(folder).layers
 
 
 def check_refused(kind: str, part: str) -> None:

@@ -20,11 +20,8 @@ def alibi_layers(keys: Keys, family: Family) -> tuple[Scheme, ...]:
     heads = keys.integer("num_attention_heads", high=MAX_HEADS)
     bias_max = _mpt_bias_max(keys) if family.options.get("mpt") else 8.0
     if family.options.get("falcon"):
-        hidden = keys.integer("hidden_size")
-        if hidden % heads:
-            keys.fail("hidden_size", hidden, f"a multiple of num_attention_heads = {heads}")
         # Falcon adds ALiBi to the scores before it scales them, with slopes in bfloat16
-        scale = (hidden // heads) ** -0.5
+        scale = keys.per_head("hidden_size", heads) ** -0.5
         return (Scheme(bias=Alibi(heads, slope_dtype=torch.bfloat16, scale=scale)),) * count
     with about("num_attention_heads"):
         return (Scheme(bias=Alibi(heads, bias_max=bias_max)),) * count

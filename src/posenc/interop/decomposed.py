@@ -9,7 +9,7 @@ import torch
 from posenc.contracts import Scheme
 from posenc.interop.errors import about
 from posenc.interop.families import Family
-from posenc.interop.keys import MAX_SIZE, Keys
+from posenc.interop.keys import Keys
 from posenc.interop.layers import listed_layers, num_layers
 from posenc.interop.model_scheme import LearnedPositions
 from posenc.interop.windows import MAX_SIDE, patches
@@ -54,9 +54,7 @@ DECOMPOSED: dict[str, Family] = {
 def decomposed_layers(keys: Keys, family: Family) -> tuple[Scheme, ...]:
     """Vectors of its own for each layer: of a window, or of the whole image."""
     count, heads = num_layers(keys), keys.integer("num_attention_heads")
-    width = keys.integer("hidden_size", high=MAX_SIZE)
-    if width % heads:
-        keys.fail("hidden_size", width, f"a multiple of num_attention_heads = {heads}")
+    channels = keys.per_head("hidden_size", heads)
     windowed = _windowed(keys, family, count)
     whole, side = patches(keys), None
     if any(windowed):
@@ -65,7 +63,7 @@ def decomposed_layers(keys: Keys, family: Family) -> tuple[Scheme, ...]:
         return (Scheme(),) * count
     sizes = [(side, side) if inside and side else whole for inside in windowed]
     with about("hidden_size"), torch.random.fork_rng(devices=[]):
-        return tuple(Scheme(relative=Decomposed(width // heads, window=size)) for size in sizes)
+        return tuple(Scheme(relative=Decomposed(channels, window=size)) for size in sizes)
 
 
 def decomposed_table(keys: Keys, family: Family) -> LearnedPositions | None:

@@ -3,11 +3,16 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from posenc.frequencies import Spectrum
 from posenc.interop.hf import FAMILIES, ConfigError, config_from_scheme, scheme_from_config
+from posenc.interop.keys import Keys
 from posenc.interop.model_scheme import ModelScheme, described
+from posenc.interop.rotations import rope_of
+from posenc.interop.scaling_keys import METHODS, method_name
+from posenc.interop.text_section import text_section, with_section
+from posenc.query_scale import StepLogScale
 from posenc.rotary import Rope
 from posenc.scaling import NTK, DynamicNTK, Linear, Llama3, Scaling, Yarn
 from posenc.scaling.yarn import ramp_ends
@@ -15,7 +20,8 @@ from posenc.scaling.yarn import ramp_ends
 __all__ = ["EXTENSIONS", "Extension", "extend_config"]
 
 LENGTH = "max_position_embeddings"
-SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config", "decoder_config")
+TYPE_KEYS = ("type", "rope_type")
+SHARES = frozenset({"partial_rotary_factor", "rotary_pct", "rope_pct", "rope_percent"})
 
 # What --method takes: from the factor and the trained length to the method.
 EXTENSIONS: Mapping[str, Callable[[float, int], Scaling]] = {
@@ -51,28 +57,19 @@ def extend_config(
     if method not in EXTENSIONS:
         raise ConfigError(f"method {method!r} is unknown: expected {', '.join(EXTENSIONS)}")
     model = scheme_from_config(raw)
-    original = model.original_length or model.max_length
-    if original is None:
-        raise ConfigError(f"the config does not say the trained length ({LENGTH})")
-    if to <= original:
-        raise ConfigError(f"the model was trained at {original} tokens: {to} is no extension")
-    scaling = EXTENSIONS[method](to / original, original)
-    ropes = {index: _ropes(model, index, scaling) for index in _reaching(model)}
+    ropes = {index: _rope(model, index) for index in _reaching(model)}
     if not ropes:
         raise ConfigError(f"no layer of this {model.model_type} rotates and sees the whole text")
-    for old, _ in ropes.values():
-        if (
-            old.scaling is not None
-            and type(old.scaling) is not type(scaling)
-            and not replace_scaling
-        ):
-            raise ConfigError(
-                f"the model is scaled already, by {old.scaling}: another method starts again from "
-                f"the original length {original} (--replace, replace_scaling=True)"
-            )
-    written = _written(raw, model, ropes, to)
-    _check_says(written, model, ropes)
-    old, new = next(iter(ropes.values()))
+    original = _original(model, ropes)
+    if to <= original:
+        raise ConfigError(f"the model was trained at {original} tokens: {to} is no extension")
+    extended = {
+        index: (rope, _extended(rope, EXTENSIONS[method](to / original, original), replace_scaling))
+        for index, rope in ropes.items()
+    }
+    written = _written(raw, model, extended, to)
+    _check_says(written, model, extended)
+    old, new = next(iter(extended.values()))
     return Extension(written, tuple(_explained(old, new, model, original, to)))
 
 
@@ -84,59 +81,139 @@ def _reaching(model: ModelScheme) -> list[int]:
     return far or [i for i, rotates in enumerate(rotating) if rotates]
 
 
-def _ropes(model: ModelScheme, layer: int, scaling: Scaling) -> tuple[Rope, Rope]:
-    rotary: Any = model.layers[layer].rotary
-    rope = getattr(rotary, "rope", rotary)  # M-RoPE shares out the pairs of a rope
+def _rope(model: ModelScheme, layer: int) -> Rope:
+    rotary = model.layers[layer].rotary
+    rope = rope_of(rotary)
     if not isinstance(rope, Rope):
         raise ConfigError(f"layer {layer} turns by {rotary!r}, which no method extends")
-    return rope, replace(rope, scaling=scaling)
+    return rope
+
+
+def _original(model: ModelScheme, ropes: Mapping[int, Rope]) -> int:
+    """The trained length: the maximum of a model that is not scaled, else what its method says."""
+    scalings = [rope.scaling for rope in ropes.values() if rope.scaling is not None]
+    lengths = {getattr(scaling, "original_length", None) for scaling in scalings}
+    if not scalings:
+        lengths = {model.max_length}
+    if len(lengths) > 1:
+        listed = ", ".join(sorted(map(str, lengths)))
+        raise ConfigError(f"the layers were trained at different lengths: {listed}")
+    length = lengths.pop()
+    if length is None and scalings:
+        raise ConfigError(
+            f"the model is scaled already, by {scalings[0]}, and its config does not say from which "
+            f"trained length: start from a config without it, its {LENGTH} that length"
+        )
+    if length is None:
+        raise ConfigError(f"the config does not say the trained length ({LENGTH})")
+    return length
+
+
+def _extended(rope: Rope, scaling: Scaling, replace_scaling: bool) -> Rope:
+    """The rope scaled anew; of the method in use only the factor changes, its options stay."""
+    old: Any = rope.scaling
+    factor: float = getattr(scaling, "factor")  # noqa: B009 - every extension has one
+    if type(old) is type(scaling):
+        return replace(rope, scaling=replace(cast("Any", old), factor=factor))
+    if old is not None and not replace_scaling:
+        raise ConfigError(
+            f"the model is scaled already, by {old}: another method starts again from "
+            f"the original length {old.original_length} (--replace, replace_scaling=True)"
+        )
+    return replace(rope, scaling=scaling)
 
 
 def _written(
     raw: Mapping[str, Any], model: ModelScheme, ropes: Mapping[int, tuple[Rope, Rope]], to: int
 ) -> dict[str, Any]:
-    name = next((n for n in SECTIONS if isinstance(raw.get(n), Mapping)), None)
-    section = dict(raw if name is None else raw[name])
+    path, section = text_section(raw)
+    section = dict(section)
     form = "current" if "rope_parameters" in section else "legacy"
     for layer, (old, new) in ropes.items():
         kind = model.layer_types[layer] if any(model.layer_types) else None
-        keys = config_from_scheme(replace(new, pairing=old.pairing), form=form)
-        _merge(section, keys, kind)
+        keys = config_from_scheme(new, form=form)
+        keys = _with_beta(keys, model, layer)
+        _merge(section, keys, kind, old)
         new_length = keys.get(LENGTH, to)  # dynamic scaling starts at the maximum: it stays
         section[FAMILIES[model.model_type].aliases.get(LENGTH, LENGTH)] = new_length
-    return section if name is None else {**raw, name: section}
+    return with_section(raw, path, section)
 
 
-def _merge(section: dict[str, Any], keys: Mapping[str, Any], kind: str | None) -> None:
+def _with_beta(keys: dict[str, Any], model: ModelScheme, layer: int) -> dict[str, Any]:
+    """Mistral keeps the scale of its queries among the keys of the rotation."""
+    scale = model.layers[layer].query_scale
+    if FAMILIES[model.model_type].query_scale != "mistral" or not isinstance(scale, StepLogScale):
+        return keys
+    name = "rope_parameters" if "rope_parameters" in keys else "rope_scaling"
+    beta = {"llama_4_scaling_beta": scale.coefficient}
+    return {**keys, name: {**(keys[name] or {}), **beta}}
+
+
+def _merge(section: dict[str, Any], keys: Mapping[str, Any], kind: str | None, old: Rope) -> None:
     """Put the keys of a method where the config keeps them, for all layers or one type."""
-    if "rope_theta" in keys:  # the form before transformers 5
-        section |= {"rope_theta": keys["rope_theta"], "rope_scaling": keys["rope_scaling"]}
-        return
-    old, new = section.get("rope_parameters") or {}, dict(keys["rope_parameters"])
-    typed = kind is not None and isinstance(old.get(kind), Mapping)
-    beside = old[kind] if typed else old
-    kept = ("mrope_section", "mrope_interleaved", "partial_rotary_factor")
-    new |= {key: beside[key] for key in kept if key in beside}
-    section["rope_parameters"] = {**old, kind: new} if typed else new
-    if "rope_theta" in section:
-        section["rope_theta"] = new["rope_theta"]
+    current = "rope_parameters" in keys
+    name = "rope_parameters" if current else "rope_scaling"  # the form before transformers 5
+    there = section.get(name) or {}
+    typed = kind is not None and isinstance(there.get(kind), Mapping)
+    beside = there[kind] if typed else there
+    new = {**_kept(beside, old), **(keys[name] or {})}
+    if "partial_rotary_factor" not in beside and SHARES & section.keys():
+        new.pop("partial_rotary_factor", None)
+    if not current:
+        named = [key for key in TYPE_KEYS if key in beside] or ["type"]
+        method = new.pop("type", "default")
+        new |= dict.fromkeys(named, method)
+    base = keys["rope_parameters"]["rope_theta"] if current else keys["rope_theta"]
+    if current or "rope_theta" in beside:
+        new["rope_theta"] = base
+    plain = not current and set(new) <= set(TYPE_KEYS) and not there
+    section[name] = None if plain else {**there, kind: new} if typed else new
+    if "rope_theta" in section or not (current or typed):
+        section["rope_theta"] = base
+
+
+def _kept(beside: Mapping[str, Any], old: Rope) -> dict[str, Any]:
+    """What a section says of other things than the method that it had: sections, shares, betas."""
+    known = set(TYPE_KEYS) | {LENGTH}
+    if old.scaling is not None:
+        known |= METHODS[method_name(Keys(beside))].keys
+    return {key: value for key, value in beside.items() if key not in known}
 
 
 def _check_says(
     written: Mapping[str, Any], model: ModelScheme, ropes: Mapping[int, tuple[Rope, Rope]]
 ) -> None:
-    """Read the new config back: extended layers turn as meant, the others as before."""
+    """Read the new config back: extended layers turn as meant, the rest of the model is as before."""
     said = scheme_from_config(written)
+    about_model = ("layer_types", "windows", "softmax_scale", "additive", "encoder")
+    for name in about_model:
+        if getattr(said, name) != getattr(model, name):
+            raise ConfigError(f"the config cannot say this: its {name} would change as well")
     for index, (before, after) in enumerate(zip(model.layers, said.layers, strict=True)):
-        rotary: Any = after.rotary
         if index not in ropes:
             if described(after) != described(before):
                 raise ConfigError(f"the config cannot say this: layer {index} would change as well")
             continue
-        meant = ropes[index][1].frequencies()
-        got = getattr(rotary, "rope", rotary).frequencies()
-        if not meant.inv_freq.allclose(got.inv_freq, rtol=1e-12):
-            raise ConfigError(f"the config cannot say this: layer {index} would be {rotary!r}")
+        shape = [described(replace(x, rotary=_without_speed(x.rotary))) for x in (before, after)]
+        if shape[0] != shape[1] or not _same_speed(ropes[index][1], rope_of(after.rotary)):
+            raise ConfigError(f"the config cannot say this: layer {index} would be {after!r}")
+
+
+def _without_speed(rotary: Any) -> Any:
+    """A rotation without what an extension changes: which channels turn, by which coordinate."""
+    rope = rope_of(rotary)
+    plain = replace(rope, base=2.0, scaling=None)
+    return plain if rope is rotary else replace(rotary, rope=plain)
+
+
+def _same_speed(meant: Rope, said: Rope) -> bool:
+    a, b = meant.frequencies(), said.frequencies()
+    return (
+        a.inv_freq.shape == b.inv_freq.shape
+        and a.inv_freq.allclose(b.inv_freq, rtol=1e-12, atol=0)
+        and math.isclose(a.attention_factor, b.attention_factor, rel_tol=1e-12)
+        and math.isclose(a.softmax_scale, b.softmax_scale, rel_tol=1e-12)
+    )
 
 
 def _explained(old: Rope, new: Rope, model: ModelScheme, original: int, to: int) -> list[str]:
@@ -154,13 +231,28 @@ def _explain_yarn(plain: Rope, new: Rope, original: int, to: int) -> list[str]:
     assert isinstance(scaling, Yarn)
     spectrum = Spectrum(1 / plain.frequencies().inv_freq.abs(), plain.base, width)
     low, high = ramp_ends(scaling, spectrum)
-    return [
+    said = [
         f"pairs up to {low:g} of {width // 2} turn more than {scaling.beta_fast:g} times in "
         f"{original} tokens and keep their speed; from {high:g} on they turn less than "
         f"{scaling.beta_slow:g} time and are divided by {scaling.factor:g}; a ramp between",
-        f"attention factor {new.frequencies().attention_factor:.4f} = 0.1·ln {scaling.factor:g} + 1, "
+        f"attention factor {new.frequencies().attention_factor:.4f} = {_amplitude(scaling)}, "
         "on cos and sin; code that forgets it flattens attention",
     ]
+    if scaling.scale_softmax:
+        square = f"(0.1·{scaling.mscale_all_dim:g}·ln {scaling.factor:g} + 1)²"
+        said.append(f"softmax scale times {new.frequencies().softmax_scale:.4f} = {square}")
+    return said
+
+
+def _amplitude(scaling: Yarn) -> str:
+    """Where YaRN's attention factor comes from."""
+    plain = f"·ln {scaling.factor:g} + 1"
+    if scaling.attention_factor is not None:
+        formula = 0.1 * math.log(scaling.factor) + 1
+        return f"attention_factor, which stays as the config gives it (0.1{plain} = {formula:.4f})"
+    if scaling.mscale and scaling.mscale_all_dim:
+        return f"(0.1·{scaling.mscale:g}{plain}) / (0.1·{scaling.mscale_all_dim:g}{plain})"
+    return f"0.1{plain}"
 
 
 def _explain_linear(plain: Rope, new: Rope, original: int, to: int) -> list[str]:

@@ -69,6 +69,8 @@ class Family:
     only_if: tuple[str, object] | None = None  # a key and the value that switches rotation on
     aliases: Mapping[str, str] = field(default_factory=dict)
     extra: frozenset[str] = frozenset()  # further keys of its rope section
+    idle: frozenset[str] = frozenset()  # keys that published configs have and its code never reads
+    interleave: bool = False  # the key rope_interleave says the pairing
     required: tuple[str, ...] = ()  # keys that the family's code has no default for
     query_scale: str = ""  # a rule of query_scales.py
     softmax: bool = False  # YaRN's mscale_all_dim reaches the softmax scale

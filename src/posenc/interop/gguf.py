@@ -149,10 +149,9 @@ def _rope(keys: Keys, name: str, length: int | None, tensors: Mapping[str, Any])
 def _head_dim(keys: Keys) -> int:
     if "attention.key_length" in keys:
         return keys.integer("attention.key_length", low=2, high=MAX_HEAD_DIM)
-    width, heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
-    if width % heads or width // heads > MAX_HEAD_DIM:
-        keys.fail("embedding_length", width, f"a multiple of attention.head_count = {heads}")
-    return width // heads
+    named = "attention.head_count"
+    heads = keys.integer(named)
+    return keys.per_head("embedding_length", heads, named, low=2, high=MAX_HEAD_DIM)
 
 
 def _scaling(

@@ -8,24 +8,19 @@ from types import MappingProxyType
 from typing import Any
 
 from posenc.contracts import Scheme
-from posenc.interop.cells import CELLS, cells_table
+from posenc.interop.cells import cells_table
 from posenc.interop.config_files import HasDict, config_path, read_object
-from posenc.interop.decomposed import DECOMPOSED
 from posenc.interop.dialects import DIALECTS
 from posenc.interop.errors import ConfigError
 from posenc.interop.families import Family, class_defaults
 from posenc.interop.keys import Keys, shown
 from posenc.interop.layers import windows
 from posenc.interop.model_scheme import LearnedAxes, LearnedPositions, ModelScheme
-from posenc.interop.other_families import OTHER
 from posenc.interop.other_positions import Parts, other_parts
-from posenc.interop.refused import REFUSED
-from posenc.interop.relative import RELATIVE
-from posenc.interop.remote_families import REMOTE
 from posenc.interop.rope_config import rope_layers
-from posenc.interop.rope_families import ROPE
-from posenc.interop.vision import VISION, axial_layers
-from posenc.interop.windows import WINDOWED
+from posenc.interop.rotations import scaling_of
+from posenc.interop.text_section import FAMILIES, language_model, two_sections
+from posenc.interop.vision import axial_layers
 from posenc.interop.write import config_from_scheme
 
 __all__ = [
@@ -38,21 +33,13 @@ __all__ = [
     "scheme_from_config",
 ]
 
-FAMILIES: Mapping[str, Family] = {
-    **ROPE, **REMOTE, **OTHER, **VISION, **WINDOWED, **RELATIVE, **DECOMPOSED,
-    **CELLS, **REFUSED,
-}  # fmt: skip
-
-# Where a model of several parts keeps its language model.
-_TEXT_SECTIONS = (
-    "text_config",
-    "language_config",
-    "llm_config",
-    "thinker_config",
-    "decoder_config",
+_ABOUT_POSITION = re.compile(r"rope|rotary|alibi|ntk|pos[a-z]*_(?:emb|enc)[a-z]*_type")
+# Beside a rotation, keys of every other encoding; lengths of tables are none.
+_OTHER_POSITION = re.compile(
+    r"^(?!max_|original_max_).*(?:pos(?:ition(?:al)?)?_(?:emb|enc)|rel(?:ative)?_(?:pos|att)|sinusoid)"
 )
-_TWO_SECTIONS = (("encoder", "decoder"), ("encoder_config", "decoder_config"))
-_ABOUT_POSITION = re.compile(r"rope|rotary|alibi|ntk")
+# Values of position_embedding_type that say what a rotating family does anyway.
+_ROTATING = {"rope": None, "rotary": None, "rope_gptj": "adjacent"}
 
 
 def scheme_from_config(
@@ -113,16 +100,15 @@ def _part(keys: Keys, part: str | None) -> Keys:
 
 def _read(keys: Keys, model_type: str | None) -> ModelScheme:
     """The language model, or the decoder with its encoder where a config has both as sections."""
-    known = model_type or keys.text("model_type")
-    for names in _TWO_SECTIONS:
-        if known not in FAMILIES and all(isinstance(keys.raw.get(x), Mapping) for x in names):
-            encoder, decoder = (_from_keys(_part(keys, name), None) for name in names)
-            return replace(decoder, encoder=encoder, used_keys=tuple(keys.read.used))
-    return _from_keys(keys, model_type)
+    names = two_sections(keys, model_type or keys.text("model_type"))
+    if names is None:
+        return _from_keys(keys, model_type)
+    encoder, decoder = (_from_keys(_part(keys, name), None) for name in names)
+    return replace(decoder, encoder=encoder, used_keys=tuple(keys.read.used))
 
 
 def _from_keys(keys: Keys, model_type: str | None) -> ModelScheme:
-    keys, model_type = _language_model(keys, model_type)
+    keys, model_type = language_model(keys, model_type)
     family = FAMILIES[model_type]
     if family.refuse:
         raise ConfigError(
@@ -162,44 +148,6 @@ def _from_keys(keys: Keys, model_type: str | None) -> ModelScheme:
     )
 
 
-def _language_model(keys: Keys, model_type: str | None) -> tuple[Keys, str]:
-    """The section of the language model, and its family."""
-    for _ in range(4):  # thinker_config.text_config is as deep as models go
-        model_type = model_type or keys.text("model_type")
-        if model_type is not None and model_type in FAMILIES:
-            return keys, model_type
-        section = next((keys.section(name) for name in _TEXT_SECTIONS if name in keys), None)
-        if section is None:
-            break
-        keys, model_type = section, section.text("model_type") or _text_type(model_type)
-    if model_type is None:
-        keys.missing("model_type", "it names the family")
-    flat = _text_type(model_type)  # Qwen2-VL's first configs have no text_config
-    if flat in FAMILIES:
-        return keys, flat
-    return keys.fail("model_type", model_type, f"a family that is known here; {_instead(keys)}")
-
-
-def _instead(keys: Keys) -> str:
-    """What may be asked for of a config of several parts, or of a family that has no name here."""
-    said = {
-        name: section.get("model_type")
-        for name, section in keys.raw.items()
-        if isinstance(section, Mapping)
-    }
-    known = {
-        name: kind for name, kind in said.items() if isinstance(kind, str) and kind in FAMILIES
-    }
-    if known:
-        listed = ", ".join(f"part={name!r} ({kind})" for name, kind in known.items())
-        return f"of its parts these are: {listed}"
-    return "model_type= of a known one reads the config like that one"
-
-
-def _text_type(model_type: str | None) -> str:
-    return f"{model_type}_text"
-
-
 def _softmax_scale(keys: Keys, family: Family) -> float | None:
     if not family.scale_key or family.scale_key not in keys:
         return None
@@ -215,19 +163,29 @@ def _max_length(keys: Keys) -> int | None:
 
 def _original_length(layers: tuple[Scheme, ...], max_length: int | None) -> int | None:
     """The trained length, where the scaling of the layers says it, or none of them is scaled."""
-    scalings = [getattr(x.rotary, "scaling", None) for x in layers]
-    lengths = {getattr(scaling, "original_length", None) for scaling in scalings if scaling}
-    if not any(scalings):
+    scalings = [scaling for x in layers if (scaling := scaling_of(x.rotary)) is not None]
+    lengths = {getattr(scaling, "original_length", None) for scaling in scalings}
+    if not scalings:
         return max_length
     return lengths.pop() if len(lengths) == 1 else None
 
 
 def _check_all_read(keys: Keys, family: Family) -> None:
     """A key about positions that nothing has read means that this reader knows less than the code."""
-    known = {*family.theta_keys.values(), family.per_layer, family.period}
+    known = {*family.theta_keys.values(), family.per_layer, family.period, *family.idle}
+    rotates = family.position == "rope"
     for key, value in keys.raw.items():
         read = f"{keys.path}{key}" in keys.read.used or key in known
         if read or value is None or value is False or value in ([], {}):
             continue
-        if isinstance(key, str) and _ABOUT_POSITION.search(key):
+        if not isinstance(key, str) or (rotates and _says_rotation(key, value, family)):
+            continue
+        if _ABOUT_POSITION.search(key) or (rotates and _OTHER_POSITION.search(key)):
             keys.fail(key, value, "no such key: nothing of this family is known to read it")
+
+
+def _says_rotation(key: str, value: object, family: Family) -> bool:
+    """Whether a key names the encoding, and it is the rotation that the family has."""
+    if key != "position_embedding_type" or not isinstance(value, str) or value not in _ROTATING:
+        return False
+    return _ROTATING[value] in (None, family.pairing)

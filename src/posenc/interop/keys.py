@@ -88,6 +88,16 @@ class Keys:
             self.fail(key, value, f"a whole number from {low} to {high}")
         return int(value)
 
+    def per_head(
+        self, width: str, heads: int, named: str = "num_attention_heads",
+        *, low: int = 1, high: int = MAX_SIZE,
+    ) -> int:  # fmt: skip
+        """Channels of one head: the key `width` shared out to so many heads, which `named` says."""
+        channels = self.integer(width)
+        if channels % heads or not low <= channels // heads <= high:
+            self.fail(width, channels, f"a multiple of {named} = {heads}, by {low} to {high}")
+        return channels // heads
+
     def flag(self, key: str, *, default: bool) -> bool:
         value = self.get(key)
         if value is None:

@@ -59,10 +59,7 @@ def scheme_from_params(params: Mapping[str, Any]) -> ModelScheme:
 def _head_dim(keys: Keys) -> int:
     if "head_dim" in keys:
         return keys.integer("head_dim", low=2, high=MAX_HEAD_DIM)
-    width, heads = keys.integer("dim"), keys.integer("n_heads")
-    if width % heads or width // heads > MAX_HEAD_DIM:
-        keys.fail("dim", width, f"a multiple of n_heads = {heads}")
-    return width // heads
+    return keys.per_head("dim", keys.integer("n_heads"), "n_heads", low=2, high=MAX_HEAD_DIM)
 
 
 def _scaling(keys: Keys) -> Llama3:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from posenc.interop.model_scheme import ModelScheme
+from posenc.interop.rotations import scaling_of
+from posenc.interop.text_section import text_section
 
 __all__ = ["MISTAKES", "Warned", "warnings_about"]
 
@@ -31,7 +33,7 @@ def warnings_about(raw: Config, model: ModelScheme) -> Iterator[Warned]:
     >>> [warned.name for warned in warnings_about(raw, scheme_from_config(raw))]
     """
     for name, (check, source) in MISTAKES.items():
-        text = check(_section(raw), model)
+        text = check(text_section(raw)[1], model)
         if text:
             yield Warned(name, text, source)
 
@@ -158,7 +160,7 @@ def mrope_beside_default(raw: Config, model: ModelScheme) -> str | None:
 def ramp_not_truncated(raw: Config, model: ModelScheme) -> str | None:
     """gpt-oss's ramp, which most readers round."""
     del raw
-    scalings = [getattr(x.rotary, "scaling", None) for x in _rotating(model)]
+    scalings = [scaling_of(x.rotary) for x in _rotating(model)]
     if all(getattr(scaling, "truncate", True) for scaling in scalings):
         return None
     return "truncate is false: readers that round the ends of the ramp get other frequencies"
@@ -199,13 +201,6 @@ MISTAKES: Mapping[str, tuple[Check, str]] = {
 }
 
 
-def _section(raw: Config) -> Config:
-    for name in ("text_config", "llm_config", "language_config", "thinker_config"):
-        if isinstance(raw.get(name), Mapping):
-            return raw[name]
-    return raw
-
-
 def _scaling(raw: Config) -> Config:
     """The keys of the scaling method, in either form; of the first layer type where they differ."""
     for name in ("rope_parameters", "rope_scaling"):
@@ -225,9 +220,7 @@ def _is_rope(layer: Any) -> bool:
 
 
 def _method(model: ModelScheme) -> Any:
-    scalings = [
-        getattr(getattr(x.rotary, "rope", x.rotary), "scaling", None) for x in _rotating(model)
-    ]
+    scalings = [scaling_of(x.rotary) for x in _rotating(model)]
     return next((scaling for scaling in scalings if scaling is not None), None)
 
 

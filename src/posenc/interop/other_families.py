@@ -49,7 +49,7 @@ HEARD = Family(
     position="sinusoidal", aliases=AUDIO, options={**TENSOR2TENSOR, "rows": "max_source_positions"}
 )
 SEAMLESS = replace(
-    sinusoids(**FAIRSEQ, unused=("rotary_embedding_base",)),
+    sinusoids(**FAIRSEQ, unused=("rotary_embedding_base", "position_embeddings_type")),
     aliases={},
     notes=("its text encoder and decoder; those of units have sinusoids too",),
 )

@@ -15,7 +15,7 @@ from posenc.contracts import RelativeKeyValue, Scheme
 from posenc.interop.alibi import MAX_HEADS
 from posenc.interop.errors import about
 from posenc.interop.families import Family
-from posenc.interop.keys import MAX_SIZE, Keys
+from posenc.interop.keys import Keys
 from posenc.interop.layers import num_layers
 from posenc.relative import Deberta, Shaw, TransformerXL
 
@@ -226,7 +226,4 @@ def _each(count: int, made: Callable[[], RelativeKeyValue]) -> Relative:
 def _sizes(keys: Keys) -> tuple[int, int, int]:
     """Layers, heads, and a width that heads divide."""
     count, heads = num_layers(keys), keys.integer("num_attention_heads", high=MAX_HEADS)
-    width = keys.integer("hidden_size", high=MAX_SIZE)
-    if width % heads:
-        keys.fail("hidden_size", width, f"a multiple of num_attention_heads = {heads}")
-    return count, heads, width
+    return count, heads, heads * keys.per_head("hidden_size", heads)

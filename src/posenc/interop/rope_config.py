@@ -91,7 +91,7 @@ def _layers(keys: Keys, family: Family, kinds: tuple[str | None, ...]) -> list[L
     shares: tuple[float | None, ...] = (None,) * count
     if "partial_rotary_factors" in keys:
         shares = keys.numbers("partial_rotary_factors", count, "layer")
-    own = _overrides(keys)
+    own = _overrides(keys, count)
     return [
         Layer(kinds[i], True, bases[i], shares[i], scaled[i], own.get(i, ()))
         if rotates[i] and kinds[i] not in WITHOUT_ATTENTION
@@ -138,7 +138,7 @@ def _by_interval(keys: Keys, family: Family, count: int) -> tuple[bool, ...]:
     return tuple((i + 1) % interval != 0 for i in range(count))
 
 
-def _overrides(keys: Keys) -> dict[int, tuple[tuple[str, Any], ...]]:
+def _overrides(keys: Keys, count: int) -> dict[int, tuple[tuple[str, Any], ...]]:
     """Keys that single layers set for themselves, by layer index."""
     section = keys.section("per_layer_config")
     if section is None:
@@ -146,8 +146,13 @@ def _overrides(keys: Keys) -> dict[int, tuple[tuple[str, Any], ...]]:
     widths = ("head_dim", "qk_nope_head_dim", "qk_rope_head_dim")
     found = {}
     for index, own in section.raw.items():
-        if not re.fullmatch(r"\d{1,5}", str(index), re.ASCII) or not isinstance(own, Mapping):
-            section.fail(str(index), own, "layer indices, each with an object")
+        number = re.fullmatch(r"\d{1,5}", str(index), re.ASCII)
+        if not number or int(index) >= count or not isinstance(own, Mapping):
+            section.fail(
+                str(index), own, f"layer indices from 0 to {count - 1}, each with an object"
+            )
+        if int(index) in found:
+            section.fail(str(index), own, f"layer {int(index)} once")
         found[int(index)] = tuple((name, own[name]) for name in widths if own.get(name) is not None)
     for index, own in found.items():
         for name, value in own:

@@ -21,6 +21,7 @@ LLAMA = Family()
 LLAMA_128 = Family(head_dim=128)
 ADJACENT = Family(pairing="adjacent")
 MLA = Family(pairing="adjacent", mla=True, softmax=True)
+SWITCHED_MLA = replace(MLA, interleave=True)
 PARTIAL = Family(fraction=0.5)
 LLAMA3_OF = {"rope_type": "llama3", "original_max_position_embeddings": 8192,
              "low_freq_factor": 1.0, "high_freq_factor": 4.0}  # fmt: skip
@@ -60,6 +61,7 @@ MODERNBERT = Family(
     theta_keys={FULL: "global_rope_theta", SLIDING: "local_rope_theta"},
     layers="FSS",
     period="global_attn_every_n_layers",
+    idle=frozenset({"position_embedding_type"}),
 )
 COHERE2 = Family(
     pairing="adjacent", layers="SSSF", period="sliding_window_pattern", unrotated=(FULL,)
@@ -165,13 +167,14 @@ ROPE: dict[str, Family] = {
     **family("gptj codegen", ADJACENT, fraction=1.0, aliases=GPT2_NAMES,
              required=("rotary_dim",)),
     # The last channels: decoupled keys ----------------------------------------------------------
-    **family("axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa youtu", MLA),
-    "sarvam_mla": replace(MLA, softmax=False),
+    **family("axk1 deepseek_v3 glm4_moe_lite youtu", SWITCHED_MLA),
+    **family("axk2 deepseek_v2 deepseek_v32 glm_moe_dsa", MLA),
+    "sarvam_mla": replace(SWITCHED_MLA, softmax=False),
     "bailing_hybrid": replace(MLA, theta=6e6, layers="LLLLLF", period="layer_group_size",
                               aliases={"max_position_embeddings": "model_max_length"}),
     "longcat_flash": replace(MLA, theta=1e7, aliases={"num_hidden_layers": "num_layers"}),
     "mistral4": replace(
-        MLA, query_scale="mistral",
+        SWITCHED_MLA, query_scale="mistral",
         rope={**MISTRAL_YARN, "rope_theta": 1e4, "factor": 128.0,
               "original_max_position_embeddings": 8192},
     ),

@@ -48,11 +48,8 @@ def head_dim(keys: Keys, family: Family, kind: str | None = None) -> int:
         return keys.integer("head_dim", low=2, high=MAX_HEAD_DIM)
     if family.head_dim is not None:
         return _published(keys, "head_dim", family.head_dim)
-    hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
-    if hidden % heads or not 2 <= hidden // heads <= MAX_HEAD_DIM:
-        expected = f"a multiple of num_attention_heads = {heads}, by 2 to {MAX_HEAD_DIM}"
-        keys.fail("hidden_size", hidden, expected)
-    return hidden // heads
+    heads = keys.integer("num_attention_heads")
+    return keys.per_head("hidden_size", heads, low=2, high=MAX_HEAD_DIM)
 
 
 def _published(keys: Keys, name: str, value: int) -> int:
@@ -74,8 +71,14 @@ def _decoupled(keys: Keys, family: Family, section: Keys) -> Turning:
             section.fail(name, fraction, f"qk_rope_head_dim / head = {width} / {channels}")
     if width % 2:
         keys.fail("qk_rope_head_dim", width, "an even number: channels turn in pairs")
-    same = keys.flag("rope_interleave", default=family.pairing == "adjacent")
-    return Turning(channels, width, "adjacent" if same else "half", trailing=True)
+    adjacent = family.pairing == "adjacent"
+    said = keys.flag("rope_interleave", default=adjacent)
+    if said != adjacent and not family.interleave:
+        expected = (
+            f"{adjacent}: this family's code pairs {family.pairing} channels and reads no key"
+        )
+        keys.fail("rope_interleave", said, expected)
+    return Turning(channels, width, "adjacent" if said else "half", trailing=True)
 
 
 def _width(

@@ -46,7 +46,7 @@ def write_scaling(rope: Rope, family: Family | None) -> tuple[dict[str, Any], fl
 
 def _check_family(rope: Rope, family: Family) -> None:
     """What no key says must be what the family does anyway."""
-    if not family.mla and rope.pairing != family.pairing:
+    if not family.interleave and rope.pairing != family.pairing:
         raise ConfigError(
             f"this family pairs {family.pairing!r}, and no key says otherwise; got {rope.pairing!r}"
         )

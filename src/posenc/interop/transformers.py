@@ -17,6 +17,7 @@ from posenc.interop.live.changes import (
     restore_attribute,
     scale_changes,
 )
+from posenc.interop.live.fitting import check_only_rotates
 from posenc.interop.live.functions import applied_in, normed_after
 from posenc.interop.live.guard import CacheGuard, stamp_cache, stamp_of
 from posenc.interop.live.modules import Form, SwappedForward, layer_types, probe, rotary_modules
@@ -45,8 +46,9 @@ def set_rope(
 
     A cache filled under one rotation is refused under another, before and after the swap;
     `swap.move_cache(cache)` turns its keys. A rope that depends on length holds for the one it was
-    given (`rope.at_length(n)`). Raises ValueError where the model's rotary module has a form that is
-    not known, or turns other channels than `rope`.
+    given (`rope.at_length(n)`). Of a Scheme or ModelScheme only the rotation is set: other parts must
+    be what the model's config says already. Raises ValueError where they are not, where the model's
+    rotary module has a form that is not known, or turns other channels than `rope`.
     """
     modules = rotary_modules(model)
     _check_alike(model, modules)
@@ -141,10 +143,9 @@ class RopeSwap:
 
 def _by_layer_type(model: nn.Module, rope: Any, kinds: list[str]) -> Ropes:
     """The ropes to set, by layer type; the type is None where all layers share one rotation."""
-    if isinstance(rope, Scheme):
-        rope = rope.rotary
-    elif isinstance(rope, ModelScheme):
-        rope = _of_layers(model, rope, kinds)
+    if isinstance(rope, Scheme | ModelScheme):
+        check_only_rotates(model, rope)
+        rope = rope.rotary if isinstance(rope, Scheme) else _of_layers(model, rope, kinds)
     if not isinstance(rope, Mapping):
         rope = {None: rope}
     known = kinds or [None]
@@ -169,8 +170,19 @@ def _of_layers(model: nn.Module, scheme: ModelScheme, kinds: list[str]) -> Any:
             raise ValueError(f"the scheme has {len(ropes)} ropes, {type(model).__name__} takes one")
         return ropes.pop()
     config: Any = model.config
-    named = zip(config.get_text_config().layer_types, scheme.layers, strict=True)
-    return {kind: layer.rotary for kind, layer in named if layer.rotary is not None}
+    found: Ropes = {}
+    for index, (kind, layer) in enumerate(
+        zip(config.get_text_config().layer_types, scheme.layers, strict=True)
+    ):
+        if layer.rotary is None:
+            continue
+        first = found.setdefault(kind, layer.rotary)
+        if first != layer.rotary:
+            raise ValueError(
+                f"{type(model).__name__} has one rotation for all {kind} layers: layer {index} of "
+                f"the scheme has {layer.rotary}, an earlier one {first}"
+            )
+    return found
 
 
 def _check_alike(model: nn.Module, modules: Mapping[str, nn.Module]) -> None:

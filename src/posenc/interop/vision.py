@@ -177,13 +177,11 @@ def _width(keys: Keys, family: Family, section: Keys) -> int:
 def _head_dim(keys: Keys) -> int:
     if "head_dim" in keys:
         return keys.integer("head_dim", low=2, high=MAX_HEAD_DIM)
-    name = _first(keys, _WIDTHS)
-    width, heads = keys.integer(name), keys.integer(_first(keys, _HEADS))
+    named = _first(keys, _HEADS)
+    heads = keys.integer(named)
     if _RATE in keys:
-        heads *= keys.integer(_RATE)
-    if width % heads or width // heads > MAX_HEAD_DIM:
-        keys.fail(name, width, f"a multiple of the number of heads, {heads}")
-    return width // heads
+        heads, named = heads * keys.integer(_RATE), f"{named} · {_RATE}"
+    return keys.per_head(_first(keys, _WIDTHS), heads, named, high=MAX_HEAD_DIM)
 
 
 def _first(keys: Keys, names: tuple[str, ...]) -> str:

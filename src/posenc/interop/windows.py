@@ -148,9 +148,7 @@ def layout_layers(keys: Keys, family: Family) -> tuple[Scheme, ...]:
     if not order or not boxes:
         key = "has_relative_attention_bias" if not order else "has_spatial_attention_bias"
         keys.fail(key, False, "true, or both false")
-    hidden = keys.integer("hidden_size")
-    if hidden % heads:
-        keys.fail("hidden_size", hidden, f"a multiple of num_attention_heads = {heads}")
+    channels = keys.per_head("hidden_size", heads)
 
     def buckets(bins: str, distance: str) -> LogitBias:
         with about(bins):
@@ -166,7 +164,7 @@ def layout_layers(keys: Keys, family: Family) -> tuple[Scheme, ...]:
             buckets("rel_2d_pos_bins", "max_rel_2d_pos"),
             buckets("rel_2d_pos_bins", "max_rel_2d_pos"),
         ]
-    scale = (hidden // heads) ** -0.5 if scaled else 1.0
+    scale = channels**-0.5 if scaled else 1.0
     return (Scheme(bias=AxesBias(parts, scale=scale)),) * count
 
 

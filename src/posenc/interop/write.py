@@ -172,7 +172,7 @@ def _head(rope: Rope, family: Family) -> dict[str, Any]:
     written: dict[str, Any] = {
         "qk_nope_head_dim": rope.head_dim - width, "qk_rope_head_dim": width,
     }  # fmt: skip
-    if family.mla and rope.pairing != family.pairing:
+    if family.interleave and rope.pairing != family.pairing:
         written["rope_interleave"] = rope.pairing == "adjacent"
     return written
 

@@ -18,6 +18,7 @@ from posenc.interop.checkpoints.layouts import Plan, check_numbering, plan
 from posenc.interop.checkpoints.permutation import check_pairing, row_order
 from posenc.interop.checkpoints.shards import load_config, read_headers
 from posenc.interop.config_files import OTHER_WEIGHTS
+from posenc.interop.text_section import FAMILIES, text_section, with_section
 from posenc.records import beside
 
 __all__ = ["METADATA_KEY", "Conversion", "convert"]
@@ -34,8 +35,9 @@ class Conversion:
     pairing: Pairing
     moved: tuple[str, ...]
     kept: tuple[str, ...]
-    noted: str | None  # the key of config.json that now says so, where the format has one
+    noted: str | None  # the key of config.json that now says so; None where none can: `told` says
     left_out: tuple[str, ...]  # files beside the weights that were not copied
+    told: str = ""  # where the new pairing is written, and what whoever loads the weights must do
 
 
 def convert(
@@ -76,7 +78,8 @@ def convert(
     with beside(target) as temporary:
         noted, left_out = _write(source, temporary, headers, plans, config, to)
     kept = tuple(name for name in _names(headers) if name not in plans)
-    return Conversion(found, to, tuple(plans), kept, noted, left_out)
+    told = _told(config, to, noted)
+    return Conversion(found, to, tuple(plans), kept, noted, left_out, told)
 
 
 def _check_places(source: Path, target: Path) -> None:
@@ -145,13 +148,41 @@ def _write(
 
 
 def _noted(config: Mapping[str, Any], to: Pairing) -> dict[str, Any] | None:
-    """The config with the pairing in it, or None where its format has no key for that."""
-    if INTERLEAVE in config:
-        return {**config, INTERLEAVE: to == "adjacent"}
-    for name, section in config.items():
-        if isinstance(section, Mapping) and INTERLEAVE in section:
-            return {**config, name: {**section, INTERLEAVE: to == "adjacent"}}
-    return None
+    """The config with the pairing in it, or None where its family's code reads no key for that.
+
+    A config that leaves the key out means the family's own pairing, so it is written even then.
+    """
+    if not _has_key(config):
+        return None
+    path, section = text_section(config)
+    noted = with_section(config, path, {**section, INTERLEAVE: to == "adjacent"})
+    said = layout_from(noted).pairing
+    if said != to:
+        raise CheckpointError(f"the converted config would say {said} pairs over {to} weights")
+    return noted
+
+
+def _has_key(config: Mapping[str, Any]) -> bool:
+    family = FAMILIES.get(layout_from(config).model_type)
+    return family is not None and family.interleave
+
+
+def _told(config: Mapping[str, Any], to: Pairing, noted: str | None) -> str:
+    """Where the new pairing is said, for people: a checkpoint must not be mistaken for its source."""
+    if noted is not None:
+        return f"config.json says so in {noted!r}"
+    model_type = layout_from(config).model_type
+    if _has_key(config):
+        value = json.dumps(to == "adjacent")
+        return (
+            "no config.json was written: it is noted in the weights' metadata, and the config of "
+            f"{model_type} must say {INTERLEAVE} = {value} to go with these weights"
+        )
+    return (
+        "the config has no key for the pairing: it is noted in the weights' metadata, and code that "
+        f"reads them must rotate {to} pairs, which {model_type} code does not unless it is told "
+        "(set_rope)"
+    )
 
 
 def _rewrite(header: Header, target: Path, plans: Mapping[str, Plan], to: Pairing) -> None:

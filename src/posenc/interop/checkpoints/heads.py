@@ -7,6 +7,8 @@ from typing import Any
 from posenc.contracts import Pairing, Scheme
 from posenc.interop.checkpoints.files import CheckpointError
 from posenc.interop.checkpoints.permutation import Heads
+from posenc.interop.families import class_defaults
+from posenc.interop.text_section import text_section
 
 __all__ = ["LayerHeads", "Layout", "layout_from"]
 
@@ -18,7 +20,6 @@ NUM_HEADS = (
     "num_heads",
 )
 NUM_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv", "kv_n_heads")
-NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 SINGLE_KEYS = (
     "gpt_neox",
     "gpt_neox_japanese",
@@ -81,7 +82,9 @@ def layout_from(config: Mapping[str, Any]) -> Layout:
     model = scheme_from_config(config)
     if getattr(model, "encoder", None) is not None:
         raise CheckpointError(f"{model.model_type} has an encoder and a decoder: not supported")
-    section = _section(config)
+    path, section = text_section(config)
+    if path:  # a nested config leaves keys to its class, as the reader knows
+        section = {**class_defaults(model.model_type), **section}
     layers = tuple(
         _layer(_of_layer(section, index), scheme, index, model.model_type)
         for index, scheme in enumerate(model.layers)
@@ -150,11 +153,3 @@ def _of_layer(section: Mapping[str, Any], index: int) -> Mapping[str, Any]:
     others = section.get("per_layer_config") or {}
     number = {int(key): value for key, value in others.items()}
     return {**section, **number.get(index, {})}
-
-
-def _section(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that describes the text model's heads."""
-    for section in (config, *(config.get(name) for name in NESTED)):
-        if isinstance(section, Mapping) and any(key in section for key in NUM_HEADS):
-            return section
-    raise CheckpointError(f"the config has no head count: one of {', '.join(NUM_HEADS)}")

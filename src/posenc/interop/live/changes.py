@@ -18,6 +18,7 @@ from posenc.interop.live.functions import (
     with_globals,
 )
 from posenc.interop.live.modules import Form
+from posenc.interop.model_scheme import ModelScheme
 
 __all__ = [
     "Change",
@@ -130,11 +131,16 @@ def scale_changes(model: nn.Module, ropes: Mapping[str | None, Any]) -> list[Cha
     return changes + [(module, SCALED, new) for module in scaled]
 
 
-def own_ropes(model: nn.Module) -> list[Any]:
-    """The rotations that the model's config says, or none where it cannot be read."""
+def own_scheme(model: nn.Module) -> ModelScheme | None:
+    """What the model's config says, or None where it cannot be read."""
     config: Any = getattr(model, "config", None)
     try:
-        scheme = None if config is None else scheme_from_config(config.to_dict())
+        return None if config is None else scheme_from_config(config.to_dict())
     except ConfigError:
-        scheme = None
+        return None
+
+
+def own_ropes(model: nn.Module) -> list[Any]:
+    """The rotations that the model's config says, or none where it cannot be read."""
+    scheme = own_scheme(model)
     return [] if scheme is None else [x.rotary for x in scheme.layers if x.rotary is not None]
