@@ -117,6 +117,35 @@ MUTANTS: tuple[Mutant, ...] = (
         "()",
         FIRST_STEPS,
     ),
+    # explicit positions in order, and packed documents
+    mutant(
+        "positions that skip are taken for places",
+        "attention/order.py",
+        "bool((k_pos.diff(dim=-1) == 1).all())",
+        "bool((k_pos.diff(dim=-1) >= 1).all())",
+        "test_order.py",
+    ),
+    mutant(
+        "queries anywhere are taken for the last ones",
+        "attention/order.py",
+        "at_end = follows and bool((q_pos == k_pos[..., num_keys - num_queries :]).all())",
+        "at_end = follows",
+        "test_order.py",
+    ),
+    mutant(
+        "a document in pieces is cut apart",
+        "attention/order.py",
+        "if len(set(map(tuple, distinct.tolist()))) < len(distinct):",
+        "if len(distinct) < 1:",
+        "test_order.py",
+    ),
+    mutant(
+        "documents of queries are those of keys",
+        "attention/order.py",
+        "if shift < 0 or not bool((of_queries == of_keys[:, shift:]).all()):",
+        "if shift < 0:",
+        "test_order.py",
+    ),
     # the compiled kernel
     mutant(
         "a forked process waits for the pool's threads",

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posenc.attention.distance import distance_attention, is_by_distance
+from posenc.attention.order import by_document, documents, in_order
 from posenc.attention.problem import Problem, softmax
 from posenc.masks import Causal
 from posenc.rotate import rotate_qk
@@ -23,7 +24,13 @@ VECTOR_ELEMENTS = 1 << 20  # where several maps of one block stay in the CPU's c
 
 def sdpa_attention(problem: Problem) -> Tensor:
     """Softmax attention `[B, H, Q, Dv]` in the dtype of the queries."""
-    problem = positioned(problem).prepared()
+    return _attended(in_order(positioned(problem).prepared()))
+
+
+def _attended(problem: Problem) -> Tensor:
+    found = documents(problem)
+    if found is not None:
+        return by_document(problem, found, _attended)
     scheme, mask = problem.scheme, problem.mask
     if scheme.bias is None and scheme.relative is None and _is_plain(problem):
         return _sdpa(problem, None, is_causal=mask is not None)
