@@ -332,6 +332,13 @@ MUTANTS: tuple[Mutant, ...] = (
         EDGES,
     ),
     mutant(
+        "a mask of one's own is asked for places in storage",
+        "attention/order.py",
+        "if problem.contiguous or not (has_order and is_known)",
+        "if problem.contiguous or not (has_order)",
+        "test_order.py",
+    ),
+    mutant(
         "far keys stay in the vector as subnormal weights",
         "attention/distance.py",
         "return vector.masked_fill(entry < nearest_left_out,",
@@ -376,7 +383,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "one call for both: shared memory turns twice",
         "kernels/native.py",
-        "if q_out is None or k_out is None or (inplace and q.data_ptr() == k.data_ptr()):",
+        "if q_out is None or k_out is None or (inplace and torch._C._overlaps(q, k)):",
         "if q_out is None or k_out is None:",
         EDGES,
     ),
@@ -1684,8 +1691,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "feature map without its one",
         "attention/linear.py",
-        "return F.elu(x) + 1",
-        "return F.elu(x) + 1.01",
+        "return torch.where(x > 0, x + 1,",
+        "return torch.where(x > 0, x + 1.01,",
         ORACLES,
     ),
     mutant(
@@ -1773,8 +1780,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "tables kept by the number of tokens",
         "rotary/rope.py",
-        "        positions = check_positions(positions, num_tokens=positions.shape[-1])\n",
-        "        positions = check_positions(positions, num_tokens=positions.shape[-1])\n"
+        "        positions = check_positions(positions)\n",
+        "        positions = check_positions(positions)\n"
         "        kept = globals().setdefault('KEPT', {})\n"
         "        positions = kept.setdefault((self, positions.shape), positions.clone())\n",
         FAULTS,
@@ -1782,8 +1789,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "tables kept by the address of the positions",
         "rotary/rope.py",
-        "        positions = check_positions(positions, num_tokens=positions.shape[-1])\n",
-        "        positions = check_positions(positions, num_tokens=positions.shape[-1])\n"
+        "        positions = check_positions(positions)\n",
+        "        positions = check_positions(positions)\n"
         "        kept = globals().setdefault('KEPT', {})\n"
         "        positions = kept.setdefault((self, positions.data_ptr()), positions.clone())\n",
         FAULTS,

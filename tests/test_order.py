@@ -1,10 +1,12 @@
 """Explicit positions that follow one by one, and packed rows: equal to the definition, no masks."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from posenc import Scheme, attention, causal, same_segment, window
 from posenc.attention import order
@@ -118,3 +120,34 @@ def test_two_kinds_of_segments_make_the_documents_of_both() -> None:
     found = order.documents(checked(q, k, v, Scheme(), None, None, mask, None))
     assert found is not None and [part[2].stop for part in found] == [200, 350, 600]
     is_reference(q, k, v, scheme=build("t5"), mask=mask)
+
+
+@dataclass(frozen=True)
+class From(Mask):
+    """Keys at a position and after."""
+
+    start: int
+
+    def allowed(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return (k_pos[:, None, :] >= self.start).expand(-1, q_pos.shape[1], -1)
+
+    def visible(self, first: int, last: int) -> tuple[int | None, int | None]:
+        return self.start, None
+
+
+def test_a_mask_of_ones_own_is_asked_for_positions() -> None:
+    q, k, v = heads(600, batch=1)
+    is_reference(q, k, v, k_pos=torch.arange(600) + 50, mask=causal & From(20))
+    is_reference(q, k, v, k_pos=torch.arange(600) + 50, mask=From(20))
+
+
+def test_a_recorded_graph_keeps_no_positions_of_its_example() -> None:
+    q, k, v = heads(300, batch=1, dtype=torch.float32)
+    scheme, at = scheme_of("alibi"), torch.arange(300)
+
+    def attend(q: Tensor, at: Tensor, ids: Tensor) -> Tensor:
+        return attention(q, k, v, scheme=scheme, k_pos=at, mask=causal & same_segment(ids))
+
+    graph = make_fx(attend)(q, at, torch.zeros(300, dtype=torch.int64))
+    ids, other = (at > 150).long(), at * 3
+    torch.testing.assert_close(graph(q, other, ids), attend(q, other, ids))

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from posenc.attention.problem import Problem
 from posenc.contracts import rows
-from posenc.masks import SameSegment, parts_of
+from posenc.masks import Causal, SameSegment, Window, parts_of
+from posenc.positions.checks import is_recorded
 
 __all__ = ["by_document", "documents", "in_order"]
 
@@ -28,8 +29,14 @@ def in_order(problem: Problem) -> Problem:
     first, and queries are the last of the keys. Asked on the CPU alone, where looking is free."""
     q_pos, k_pos = problem.q_pos, problem.k_pos
     num_queries, num_keys = q_pos.shape[-1], k_pos.shape[-1]
-    is_asked = problem.contiguous or problem.num_axes > 1 or num_queries > num_keys
-    if is_asked or problem.scheme.relative is not None or not _can_look(q_pos, k_pos):
+    has_order = problem.num_axes == 1 and num_queries <= num_keys
+    # a mask of one's own may ask where positions begin
+    is_known = all(
+        isinstance(part, Causal | Window | SameSegment) for part in parts_of(problem.mask)
+    )
+    if problem.contiguous or not (has_order and is_known) or problem.scheme.relative is not None:
+        return problem
+    if not _can_look(q_pos, k_pos):
         return problem
     follows = not k_pos.is_floating_point() and bool((k_pos.diff(dim=-1) == 1).all())
     at_end = follows and bool((q_pos == k_pos[..., num_keys - num_queries :]).all())
@@ -99,7 +106,7 @@ def _of_rows(problem: Problem, where: slice) -> Problem:
 
 def _can_look(*tensors: Tensor) -> bool:
     """Values that the host reads for free: no device, no tracer, no transform around them."""
-    return not torch.compiler.is_compiling() and all(
+    return not (torch.compiler.is_compiling() or is_recorded()) and all(
         type(x) is Tensor
         and x.device.type == "cpu"
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
