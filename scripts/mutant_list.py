@@ -41,6 +41,41 @@ def mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 MUTANTS: tuple[Mutant, ...] = (
     # a first try
     mutant(
+        "the pairing that convert noted is not told beside the config's",
+        "cli_models.py",
+        "if noted not in (None, rotation.pairing):",
+        "if noted in (rotation.pairing,):",
+        "test_cli_models.py",
+    ),
+    mutant(
+        "detect leaves out what the metadata says",
+        "interop/checkpoints/detection.py",
+        'noted=" and ".join(noted) or None',
+        "noted=None",
+        "test_cli_models.py",
+    ),
+    mutant(
+        "weights without evidence do not say so",
+        "interop/checkpoints/detection.py",
+        "max(self.evidence.values()) < NOTHING",
+        "max(self.evidence.values()) < 0",
+        "test_detect.py",
+    ),
+    mutant(
+        "reasons far from the median come first",
+        "report/choose.py",
+        "not counts, away, -reach",
+        "not counts, -away, -reach",
+        "test_choose.py",
+    ),
+    mutant(
+        "the score of several tables looks like one's",
+        "report/answer.py",
+        "if choice.num_tables > 1 else",
+        "if choice.num_tables > 99 else",
+        "test_choose.py",
+    ),
+    mutant(
         "names are looked up as they are typed",
         "report/pages.py",
         'return name.lower().replace("_", "-")',

@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,40 @@ def test_choose_reads_the_usual_record(
     assert "posenc-compare/record.json: extrapolation.rows['alibi']" in capsys.readouterr().out
     assert run(asked[:-1]) == 0
     assert "1.50 nats at 128" in capsys.readouterr().out
+
+
+def test_the_row_nearest_to_the_median_is_the_first_reason():
+    """RoPE as it is, at 2 L: its tables say 0.4 to far over 3, the score is their median."""
+    for ratio in (2, 8):
+        tables = published()
+        cited = [t.cited("rope", ratio) for t in tables if t.task == "language-model"]
+        counted = [c for c in cited if c and c.counts and c.table.setting in ("checkpoint", "both")]
+        excesses = sorted(min(c.excess, 3.0) for c in counted)
+        choice = next(
+            c
+            for c in choose(Request(1024 * ratio, 1024, "llama")).ranked
+            if c.option.name == "rope"
+        )
+        assert choice.num_tables == len(excesses) > 1
+        assert choice.score == statistics.median(excesses)
+        assert choice.score is not None
+        closest = min(abs(x - choice.score) for x in excesses)
+        first = next(c for c in counted if c.text() == choice.reasons[0].text)
+        assert abs(min(first.excess, 3.0) - choice.score) == closest
+
+
+def test_the_terminal_says_how_many_tables_the_score_is_of_and_where_they_lie(
+    capsys: pytest.CaptureFixture[str],
+):
+    asked = ["choose", "--max-length", "32768", "--train-length", "4096", "--checkpoint", "llama"]
+    assert run(asked) == 0
+    shown = capsys.readouterr().out
+    choice = next(
+        c for c in choose(Request(32768, 4096, "llama")).ranked if c.option.name == "rope"
+    )
+    assert f"({choice.score:+.2f}, median of {choice.num_tables} tables)" in shown
+    assert f"and {len(choice.reasons) - 2} more (--json)" in shown
+    path = shown.split("data/evidence.json is ")[1].strip()
+    assert json.loads(Path(path).read_text())["tables"]
+    assert run([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["evidence"] == path

@@ -298,9 +298,19 @@ def test_convert_and_detect_from_the_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "half -> adjacent: 4 tensors moved, 0 as they were" in done.output
     assert "must rotate adjacent pairs" in done.output
-    assert "warning: the weights were converted" in run("inspect", tmp_path / "out").output
+    shown = run("inspect", tmp_path / "out").output
+    assert "base 10000, half pairs in the config, adjacent in the weights\n" in shown
+    assert "warning: the weights were converted" in shown
+    assert "unless it is told (posenc.interop.transformers.set_rope)" in shown
+    assert "in the weights" not in run("inspect", source).output
+    assert json.loads(run("inspect", tmp_path / "out", "--json").output)["noted_pairing"] == (
+        "adjacent"
+    )
     assert "warning" not in run("inspect", source).output
-    assert run("detect", tmp_path / "out").output.startswith("adjacent: ")
+    told = run("detect", tmp_path / "out").output
+    assert told.startswith("adjacent: ")
+    assert told.endswith("8 heads; metadata says adjacent, by posenc convert\n")
+    assert "metadata" not in run("detect", source).output
     found = json.loads(run("detect", source, "--json").output)
     assert found["pairing"] == "half" and found["score"] > 8
     config = written(tmp_path / "other.json", {**CONFIG, "num_attention_heads": 4})

@@ -115,3 +115,12 @@ def test_fresh_training_tells_its_pairing(tmp_path: Path, pairing: str | None, s
     weights = trained(pairing, steps=300, seed=seed)
     found = detect(saved(tmp_path / "w.safetensors", weights), config=CONFIG)
     assert found.pairing == pairing, str(found)
+
+
+def test_weights_that_have_learned_nothing_say_so() -> None:
+    torch.manual_seed(0)
+    flat = compare_pairings((0.02 * torch.randn(64, 128, 256)).norm(dim=-1))
+    assert flat.pairing is None and max(flat.evidence.values()) == 0
+    assert str(flat).endswith("64 heads; nothing learned yet to tell by")
+    told = str(detect(DATA / "trained-half.safetensors", config=CONFIG))
+    assert told.endswith("8 heads")

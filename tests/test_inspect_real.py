@@ -107,7 +107,7 @@ def test_well_known_models_are_inspected_right(
         assert rotation.softmax_scale == pytest.approx(known.softmax_scale)
         supported = rotation.supported_length
         assert supported == first_below_zero(known.speeds(), 1 << 20)
-        assert f"the base supports {supported} tokens (Men 2024" in printed
+        assert f"tell near from far up to {supported} tokens, a rule of" in printed
         whole = known.channels[0] == known.channels[1]
         assert ("channels that do not turn see farther" in printed) is not whole
 

@@ -240,7 +240,10 @@ def _print_rotation(rotation: "RotationFacts", facts: "Facts") -> None:
     whole = rotation.rotary_dim == rotation.head_dim
     turned = "all" if whole else f"the {rotation.placement}"
     base = "" if rotation.base is None else f" base {rotation.base:g},"
-    click.echo(f"layers {rotation.layers}: {rotation.method},{base} {rotation.pairing} pairs")
+    pairs, noted = f"{rotation.pairing} pairs", facts.noted_pairing
+    if noted not in (None, rotation.pairing):
+        pairs += f" in the config, {noted} in the weights"
+    click.echo(f"layers {rotation.layers}: {rotation.method},{base} {pairs}")
     value = _LONG_LIST.sub(_shortened, rotation.value)
     click.echo(f"  {turned} {rotation.rotary_dim} of {rotation.head_dim} channels turn: {value}")
     if rotation.wavelengths:
@@ -252,8 +255,11 @@ def _print_rotation(rotation: "RotationFacts", facts: "Facts") -> None:
     scaled = f", softmax scale times {scale:.4f}" if scale != 1 else ""
     click.echo(f"  attention factor {rotation.attention_factor:.4f}{scaled}")
     reach = rotation.supported_length
-    told = "more than was searched" if reach is None else reach
-    click.echo(f"  the base supports {told} tokens (Men 2024, arXiv 2405.14591){_but(whole)}")
+    told = "more tokens than were searched" if reach is None else f"{reach} tokens"
+    click.echo(
+        "  by Men 2024's bound (arXiv 2405.14591) these frequencies tell near from far up to "
+        f"{told}, a rule of thumb{_but(whole)}"
+    )
 
 
 def _incomplete(rotation: "RotationFacts", facts: "Facts") -> str:

@@ -56,6 +56,7 @@ class Facts:
     warnings: tuple[Warned, ...]
     notes: tuple[str, ...]
     defaults_used: Mapping[str, Any]
+    noted_pairing: str | None = None  # what `posenc convert` wrote into the weights beside it
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -93,6 +94,7 @@ def inspect(source: Mapping[str, Any] | str | Path) -> Facts:
         (*warnings_about(raw or {}, model), *_converted(said, model)),
         (*model.notes, *unread),
         dict(model.defaults_used),
+        said,
     )
 
 
@@ -147,7 +149,8 @@ def _converted(said: str | None, model: ModelScheme) -> list[Warned]:
         return []
     text = (
         f"the weights were converted to {said} pairs, which no key of the config says: "
-        f"{model.model_type} code rotates {ropes[0].pairing} pairs unless it is told (set_rope)"
+        f"{model.model_type} code rotates {ropes[0].pairing} pairs unless it is told "
+        "(posenc.interop.transformers.set_rope)"
     )
     return [Warned("converted-weights", text, "rasbt/LLMs-from-scratch#747")]
 

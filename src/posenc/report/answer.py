@@ -8,12 +8,14 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from posenc.report.choose import Answer, Choice, Reason
+from posenc.report.evidence import evidence_file
 from posenc.report.memory import ASSUMPTIONS
 from posenc.report.tables import bytes_text
 
 __all__ = ["as_dict", "print_answer"]
 
 SHOWN = 3  # reasons of one choice on the terminal; --json has all
+SHOWN_OF_FAILING = 2  # what was measured here, and the row nearest to the score
 COLOURS = {"holds": "green", "degrades": "yellow", "not measured": "dim", "fails": "red"}
 
 
@@ -31,6 +33,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         "ranked": [_choice_dict(choice) for choice in answer.ranked],
         "ruled_out": [{"option": name, **asdict(reason)} for name, reason in answer.ruled_out],
         "notes": answer.notes,
+        "evidence": evidence_file(),
         "memory_assumes": f"{ASSUMPTIONS}; {request.model.member}",
     }
 
@@ -53,12 +56,14 @@ def print_answer(answer: Answer, console: Console) -> None:
         console.print(f"• {escape(note)}", highlight=False)
     console.print(LEGEND, style="dim", highlight=False)
     console.print(f"Memory: {ASSUMPTIONS}; {request.model.member}.", style="dim", highlight=False)
+    told = f"data/evidence.json is {evidence_file()}"
+    console.print(escape(told), style="dim", highlight=False, soft_wrap=True)
 
 
 LEGEND = (
     "holds, degrades, fails: up to 0.1, up to 0.3, over 0.3 nats (or shares of accuracy) worse than "
     "the best row of the same table at its trained length."
-    "\nThe median over tables ranks; equals share a rank."
+    "\nThe median over tables ranks, and the row nearest to it comes first; equals share a rank."
     "\nGrades: P read in the paper, D derived from its data, S transcribed, M from memory."
 )
 
@@ -68,7 +73,8 @@ def _print_choice(choice: Choice, console: Console) -> None:
     training = {"none": "no training", "fine-tuning": "needs fine-tuning"}.get(
         option.training, option.training
     )
-    score = "" if choice.score is None else f" ({choice.score:+.2f})"
+    several = f", median of {choice.num_tables} tables" if choice.num_tables > 1 else ""
+    score = "" if choice.score is None else f" ({choice.score:+.2f}{several})"
     console.print(
         f"{choice.rank}. [bold]{escape(option.title)}[/]: [{colour}]{choice.verdict}[/]{score}; "
         f"{training}; memory {bytes_text(choice.memory.total)}",
@@ -77,8 +83,12 @@ def _print_choice(choice: Choice, console: Console) -> None:
     _indented(f"[cyan]{escape(choice.how)}[/]", console)
     if option.caveat:
         _indented(f"but {escape(option.caveat)}", console)
-    for reason in choice.reasons[: 1 if choice.verdict == "fails" else SHOWN]:
+    num_shown = SHOWN_OF_FAILING if choice.verdict == "fails" else SHOWN
+    for reason in choice.reasons[:num_shown]:
         _indented(f"• {_line(reason)}", console)
+    num_hidden = len(choice.reasons) - num_shown
+    if num_hidden > 0:
+        _indented(f"and {num_hidden} more (--json)", console)
 
 
 def _indented(text: str, console: Console) -> None:

@@ -107,13 +107,14 @@ def _judged(
 ) -> Choice:
     found = [c for table in tables if (c := table.cited(option.name, request.ratio)) is not None]
     counted = _counted(found, request)
-    reasons = [_reason(c, c in counted) for c in sorted(found, key=lambda c: _weight(c, counted))]
+    excesses = [min(c.excess, CAPPED) for c in counted]
+    score = statistics.median(excesses) if excesses else None
+    nearest = sorted(found, key=lambda c: _weight(c, counted, score))
+    reasons = [_reason(c, c in counted) for c in nearest]
     reasons += _cost_reason(option, record, where)
     if not reasons:
         name = option.name.split("+")[0].split(",")[0]
         reasons = [Reason("no table, measured or published, speaks of it", f"posenc show {name}")]
-    excesses = [min(c.excess, CAPPED) for c in counted]
-    score = statistics.median(excesses) if excesses else None
     reach = max((c.table.reach(option.name) for c in counted), default=0.0)
     model = request.model
     how = option.how.format(
@@ -137,10 +138,13 @@ def _counted(found: list[Cited], request: Request) -> list[Cited]:
     return of_task
 
 
-def _weight(cited: Cited, counted: list[Cited]) -> tuple[bool, bool, float]:
-    """Measured here first, then what counts, then what reaches furthest."""
-    reach = cited.context / cited.table.train
-    return cited.table.id != "record", cited not in counted, -reach
+def _weight(
+    cited: Cited, counted: list[Cited], score: float | None
+) -> tuple[bool, bool, float, float]:
+    """Measured here first, then what counts and lies nearest to the score, then the furthest."""
+    reach, counts = cited.context / cited.table.train, cited in counted
+    away = abs(min(cited.excess, CAPPED) - score) if counts and score is not None else 0.0
+    return cited.table.id != "record", not counts, away, -reach
 
 
 def _reason(cited: Cited, counted: bool) -> Reason:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from posenc.report.summary import row_points
 
-__all__ = ["Cited", "Table", "measured", "published", "verdict"]
+__all__ = ["Cited", "Table", "evidence_file", "measured", "published", "verdict"]
 
 HOLDS = 0.1  # nats (ppl + 10%) or shares of accuracy: the worst excess that still is reading
 DEGRADES = 0.3  # beyond this excess a model fails
@@ -131,6 +131,11 @@ def verdict(excess: float) -> str:
     if math.isinf(excess):
         return "stops"
     return "holds" if excess <= HOLDS else "degrades" if excess <= DEGRADES else "fails"
+
+
+def evidence_file() -> str:
+    """Where the published tables lie, as installed."""
+    return str(files("posenc").joinpath("data/evidence.json"))
 
 
 @cache

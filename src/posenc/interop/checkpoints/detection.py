@@ -9,7 +9,7 @@ smooth curves, and the difference is held against random orders of the channels.
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from posenc.contracts import Pairing
+from posenc.interop.checkpoints.conversion import METADATA_KEY
 from posenc.interop.checkpoints.files import CheckpointError, Header, Stored
 from posenc.interop.checkpoints.heads import Layout, layout_from
 from posenc.interop.checkpoints.layouts import Plan, plan
@@ -36,6 +37,7 @@ NUM_CURVES = 6  # cosines over the frequencies, with variances that fall as k**-
 SMOOTHNESS = 4
 RATIOS = [2.0**power for power in range(-4, 9)]  # variance of the curve over that of the noise
 SURE = 4.0  # standard deviations
+NOTHING = 0.05  # evidence for each head that is as good as none
 _READINGS = ("half", "adjacent")
 LEAST_SPREAD = 0.005  # of many heads without any curve: their differences are exactly 0
 CLEARER = 1.5  # how much more evidence the winner needs: a smooth curve half fits the wrong order
@@ -54,13 +56,20 @@ class Detection:
     p_value: float
     evidence: Mapping[str, float]  # mean log likelihood gained by each reading, for each head
     num_heads: int
+    noted: str | None = None  # the pairing in the metadata, where `posenc convert` wrote it
 
     def __str__(self) -> str:
         verdict = self.pairing or "undecided"
         gained = ", ".join(f"{name} {value:.2f}" for name, value in self.evidence.items())
+        hints = []
+        if self.pairing is None and max(self.evidence.values()) < NOTHING:
+            hints.append("nothing learned yet to tell by")
+        if self.noted is not None:
+            hints.append(f"metadata says {self.noted}, by posenc convert")
         return (
             f"{verdict}: {self.score:+.1f} standard deviations (positive: half), "
-            f"p = {self.p_value:.2g}, evidence {gained}, {self.num_heads} heads"
+            f"p = {self.p_value:.2g}, evidence {gained}, "
+            + "; ".join([f"{self.num_heads} heads", *hints])
         )
 
 
@@ -77,13 +86,16 @@ def detect(
     source = Path(source)
     layout = layout_from(load_config(source) if config is None else config)
     profiles: dict[int, list[Tensor]] = {}
-    for header in read_headers(source):
+    headers = read_headers(source)
+    for header in headers:
         for profile in _profiles(header, layout):
             profiles.setdefault(profile.shape[1], []).append(profile)
     if not profiles:
         raise CheckpointError(f"{source} has no query or key weights in a dtype that can be read")
     widest = max(profiles, key=lambda width: sum(len(part) for part in profiles[width]))
-    return compare_pairings(torch.cat(profiles[widest]), seed=seed)
+    noted = sorted({said for header in headers if (said := header.metadata.get(METADATA_KEY))})
+    found = compare_pairings(torch.cat(profiles[widest]), seed=seed)
+    return replace(found, noted=" and ".join(noted) or None)
 
 
 def compare_pairings(norms: Tensor, *, num_permutations: int = 499, seed: int = 0) -> Detection:
