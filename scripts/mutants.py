@@ -34,7 +34,7 @@ WORKERS = 2
 PYTEST = (
     *("-x", "-q", "--timeout=120", "--tb=line", "--assert=plain"),
     *("-p", "no:cacheprovider", "-p", "pytest_timeout"),
-    *("-m", "not slow", "-k", "not compil and not adds_little"),
+    *("-m", "not slow", "-k", "not compil"),
 )
 # Loaded once, before the forks; nothing of ours, and only what many test files import.
 SHARED = ("torch", "torch._dynamo.testing", "torch.utils.checkpoint", "hypothesis", "pytest")

@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -12,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from posenc.bench import versions
 from posenc.bench.run import CASES, Settings, chosen, fresh_peak, growth, measure
 from posenc.bench.timing import interleaved
 from posenc.bench.versions import built
@@ -193,6 +196,54 @@ def test_what_the_command_cannot_use(
 ) -> None:
     assert run(["bench", *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+SLOWER = """
+import time as _time
+_fast = rotate_qk
+def rotate_qk(*given, **options):
+    _time.sleep(0.05)
+    return _fast(*given, **options)
+"""
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "posenc"
+version = "0"
+[tool.hatch.build.targets.wheel]
+packages = ["src/posenc"]
+"""
+
+
+def checkout_with_a_slower_tag(root: Path) -> Path:
+    """A small git checkout of this package, whose tag `older` waits 50 ms in `rotate_qk`."""
+    package, now = root / "src" / "posenc", Path(versions.FOLDER).parent
+    shutil.copytree(now, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "pyproject.toml").write_text(PROJECT)
+    surface = package / "rotate.py"
+    fast = surface.read_text()
+    surface.write_text(fast + SLOWER)
+    who = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "older"], ["tag", "older"]):
+        subprocess.run(["git", *who, *command], cwd=root, check=True)
+    surface.write_text(fast)
+    return package
+
+
+def test_an_older_version_is_built_and_measured_beside_this_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = checkout_with_a_slower_tag(tmp_path / "clone")
+    monkeypatch.setattr(versions, "FOLDER", package / "bench")
+    monkeypatch.setattr(versions, "ROUNDS", 1)
+    command = ["bench", "--case", "rotate-decode-a", "--seconds", "0.01", "--against", ""]
+    out = ["--baseline", "older", "--out", str(tmp_path / "out"), "--json"]
+    assert run([*command, *out]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert 0 < record["cells"][0]["baseline_ratio"] < 0.5
+    assert "the baseline version" in page(record)
 
 
 def test_a_baseline_that_is_no_ref(tmp_path: Path) -> None:

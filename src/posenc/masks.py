@@ -128,7 +128,7 @@ class All(Mask):
         bounds = [part.visible(first, last) for part in self.parts]
         starts = [start for start, _ in bounds if start is not None]
         stops = [stop for _, stop in bounds if stop is not None]
-        return max(starts, default=None), min(stops, default=None)
+        return max(starts) if starts else None, min(stops) if stops else None
 
     def fitted(self, num_queries: int, num_keys: int, batch: int) -> "All":
         return All(tuple(part.fitted(num_queries, num_keys, batch) for part in self.parts))
