@@ -11,6 +11,7 @@ import pytest
 
 import posenc
 from posenc.cli import run
+from posenc.registry import ENCODINGS
 from posenc.report.answer import as_dict
 from posenc.report.checkpoints import CHECKPOINTS, FAMILIES, family_of
 from posenc.report.choose import TASKS, Answer, Request, choose, parse_request
@@ -326,3 +327,26 @@ def test_the_terminal_says_how_many_tables_the_score_is_of_and_where_they_lie(
     assert json.loads(Path(path).read_text())["tables"]
     assert run([*asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["evidence"] == path
+
+
+def test_every_encoding_is_an_option_of_some_task() -> None:
+    options = [o for task in ("scratch", "encoder", "vision") for o in FAMILIES[task]]
+    assert {option.name for option in options} >= set(ENCODINGS)
+
+
+@pytest.mark.parametrize("task", ["scratch", "encoder", "vision"])
+def test_what_an_option_says_to_write_can_be_written(task: str) -> None:
+    names = vars(posenc) | {"dim": 64, "h": 4, "w": 4}
+    for option in FAMILIES[task]:
+        how = option.how.format(factor=4, train=128, head_dim=16, heads=4, rope="")
+        if "..." not in how:
+            eval(how, names)
+
+
+def test_encodings_without_a_table_are_named_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["choose", "--max-length", "8192", "--train-length", "2048"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "No table speaks of KERPLE, Sandwich, FIRE, xPos" in told
+    assert "posenc compare --budget full" in told

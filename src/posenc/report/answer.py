@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
-from posenc.report.choose import Answer, Choice, Reason
+from posenc.report.choose import NOTHING, Answer, Choice, Reason
 from posenc.report.evidence import evidence_file
 from posenc.report.memory import ASSUMPTIONS
 from posenc.report.tables import bytes_text
@@ -46,8 +46,15 @@ def print_answer(answer: Answer, console: Console) -> None:
         f"({request.ratio:.3g} L), checkpoint {request.checkpoint}, {request.task}",
         highlight=False,
     )
+    unknown = [c for c in answer.ranked if _is_unknown(c)]
     for choice in answer.ranked:
-        _print_choice(choice, console)
+        if choice not in unknown:
+            _print_choice(choice, console)
+    if unknown:
+        console.print("[bold]No table speaks of[/]")
+        titles = ", ".join(choice.option.title for choice in unknown)
+        how = "posenc compare --budget full measures those for text"
+        _indented(f"{escape(titles)} [dim]→ {how}, --json says how each is written[/]", console)
     if answer.ruled_out:
         console.print("[bold]Ruled out[/]")
     for name, reason in answer.ruled_out:
@@ -89,6 +96,11 @@ def _print_choice(choice: Choice, console: Console) -> None:
     num_hidden = len(choice.reasons) - num_shown
     if num_hidden > 0:
         _indented(f"and {num_hidden} more (--json)", console)
+
+
+def _is_unknown(choice: Choice) -> bool:
+    """Whether nothing, measured or published, was found for an encoding of a new model."""
+    return choice.option.training == "from scratch" and choice.reasons[0].text == NOTHING
 
 
 def _indented(text: str, console: Console) -> None:

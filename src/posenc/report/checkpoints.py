@@ -87,6 +87,39 @@ _LEARNED = Option(
 _SINUSOIDAL = Option("sinusoidal", "Sinusoids", "from scratch", "Sinusoidal(dim)")
 _ALIBI = Option("alibi", "ALiBi", "from scratch", "Scheme(bias=Alibi({heads}))")
 _T5 = Option("t5", "T5 bias", "from scratch", "Scheme(bias=T5Bias({heads}, bidirectional=False))")
+_OTHERS = tuple(
+    Option(name, title, "from scratch", f"Scheme({how})", caveat)
+    for name, title, how, caveat in (
+        ("kerple", "KERPLE", "bias=Kerple({heads})", ""),
+        ("sandwich", "Sandwich", "bias=Sandwich({heads})", ""),
+        ("fire", "FIRE", "bias=Fire({heads})", ""),
+        ("xpos", "xPos", "rotary=XPos(Rope({head_dim}))", ""),
+        ("learned-scale-rope", "RoPE with a learned scale",
+         "rotary=LearnedScaleRope(Rope({head_dim}))", ""),
+        ("learned+rope", "Learned table and RoPE",
+         "additive=Learned({train}, dim), rotary=Rope({head_dim})", "stops where its table does"),
+        ("shaw", "Shaw vectors", "relative=Shaw({head_dim}, max_distance=16)", ""),
+        ("transformer-xl", "Transformer-XL", "relative=TransformerXL({heads}, {head_dim})", ""),
+        ("cope", "CoPE", "relative=Cope({head_dim}, max_positions=64)",
+         "positions are counted from the logits: no linear memory"),
+    )
+)  # fmt: skip
+_CELLS = tuple(
+    Option(name, title, "from scratch", how, caveat)
+    for name, title, how, caveat in (
+        ("axial-rope", "Axial rotary", "AxialRope({head_dim})", ""),
+        ("mixed-rope", "Mixed rotary", "MixedRope({head_dim}, num_heads={heads})", ""),
+        ("axial-sinusoidal", "Axial sinusoids", "AxialSinusoidal(dim)", ""),
+        ("axial-learned", "Axial learned tables", "AxialLearned((h, w), (dim // 2, dim // 2))",
+         "nothing past the tables"),
+        ("fourier", "Fourier features", "RandomFourier(dim)", ""),
+        ("swinv2", "Swin v2's continuous bias", "SwinV2Bias({heads}, window=(h, w))",
+         "made for windows that change"),
+        ("beit", "BEiT's bias", "BeitBias({heads}, window=(h, w))", "with a class token"),
+        ("decomposed", "Decomposed relative positions", "Decomposed({head_dim}, window=(h, w))",
+         "added after the softmax scale, as SAM does"),
+    )
+)  # fmt: skip
 _NONE = Option("none", "No encoding", "from scratch", "Scheme()")
 
 
@@ -103,7 +136,7 @@ FAMILIES: dict[str, tuple[Option, ...]] = {
             Option(o.name, o.title, "from scratch", o.how, o.caveat, o.window)
             for o in _ZERO_SHOT[1:]
         ),
-        _NONE, _SINUSOIDAL, _LEARNED,
+        _NONE, _SINUSOIDAL, _LEARNED, *_OTHERS,
     ),
     "encoder": (
         Option("alibi", "Symmetric ALiBi", "from scratch", "Alibi({heads}, symmetric=True)"),
@@ -111,13 +144,16 @@ FAMILIES: dict[str, tuple[Option, ...]] = {
         Option("rope", "RoPE", "from scratch", f"{_ROPE})"),
         Option("t5", "T5 bias", "from scratch", "T5Bias({heads}, bidirectional=True)"),
         _SINUSOIDAL, _LEARNED,
+        Option("deberta", "DeBERTa's vectors", "from scratch", "Deberta({heads}, {head_dim})"),
+        Option("transformer-xl", "Transformer-XL", "from scratch",
+               "TransformerXL({heads}, {head_dim})"),
     ),
     "vision": (
         Option(
             "swin", "Swin window bias", "from scratch", "SwinBias({heads}, window=(h, w))",
             "inside windows; for images of another size keep the window",
         ),
-        _LEARNED, _NONE,
+        *_CELLS, _LEARNED, _NONE,
     ),
     "rope": (*_ZERO_SHOT, *_TUNED),
     "alibi": (

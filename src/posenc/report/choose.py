@@ -13,11 +13,12 @@ from posenc.report.checkpoints import CHECKPOINTS, FAMILIES, Checkpoint, Option,
 from posenc.report.evidence import Cited, Table, measured, published, verdict
 from posenc.report.memory import Memory, estimate, parse_bytes
 
-__all__ = ["Answer", "Choice", "Reason", "Request", "choose", "parse_request"]
+__all__ = ["NOTHING", "Answer", "Choice", "Reason", "Request", "choose", "parse_request"]
 
 TASKS = ("language-model", "retrieval", "encoder", "vision")
 TRAINING = ("none", "fine-tuning", "from scratch")
 VERDICTS = ("holds", "degrades", "not measured", "fails")
+NOTHING = "no table, measured or published, speaks of it"
 CAPPED = 3.0  # excesses beyond this are one and the same failure
 
 
@@ -114,7 +115,7 @@ def _judged(
     reasons += _cost_reason(option, record, where)
     if not reasons:
         name = option.name.split("+")[0].split(",")[0]
-        reasons = [Reason("no table, measured or published, speaks of it", f"posenc show {name}")]
+        reasons = [Reason(NOTHING, f"posenc show {name}")]
     reach = max((c.table.reach(option.name) for c in counted), default=0.0)
     model = request.model
     how = option.how.format(

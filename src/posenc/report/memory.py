@@ -17,6 +17,7 @@ ASSUMPTIONS = (
     "one sequence; keys and values in bfloat16 for every layer; cos, sin and biases in float32; "
     "weights and activations are not counted"
 )
+LOGITS = ("alibi", "t5", "kerple", "sandwich", "fire", "shaw", "transformer-xl", "deberta", "cope")
 UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -42,11 +43,21 @@ def estimate(
     cache = 2 * num_layers * shape.num_kv_heads * shape.head_dim * 2 * kept
     base = option.name.split("+")[0].split(",")[0]
     tables = bias = 0
-    if base == "rope":
+    if base.endswith("rope") or base == "xpos":
         tables = 4 * shape.head_dim * length
-    elif base in ("learned", "sinusoidal"):
+    elif base.endswith(("learned", "sinusoidal")) or base == "fourier":
         tables = 2 * shape.num_heads * shape.head_dim * length
-    elif base in ("alibi", "t5"):
+    elif base in (
+        "alibi",
+        "t5",
+        "kerple",
+        "sandwich",
+        "fire",
+        "shaw",
+        "transformer-xl",
+        "deberta",
+        "cope",
+    ):
         vector = 4 * shape.num_heads * length
         bias = vector + min(BLOCK_BYTES, vector * length)
     return Memory(cache, tables, bias)
