@@ -5,8 +5,9 @@ cd "$(dirname "$0")/.."
 
 names=$(.venv/bin/posenc list --json | .venv/bin/python -c '
 import json, sys
-for entries in json.load(sys.stdin).values():
-    print(*(entry["name"] for entry in entries), sep="\n")')
+listed = json.load(sys.stdin)
+for kind in ("encodings", "scalings"):
+    print(*(entry["name"] for entry in listed[kind]), sep="\n")')
 for name in $names; do
   .venv/bin/posenc show "$name" --figure "docs/figures/encodings/$name.png" >/dev/null
 done
