@@ -369,8 +369,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a mask of one's own is asked for places in storage",
         "attention/order.py",
-        "if problem.contiguous or not (has_order and is_known)",
-        "if problem.contiguous or not (has_order)",
+        "is_asked = is_known and problem.num_axes == 1",
+        "is_asked = problem.num_axes == 1",
         "test_order.py",
     ),
     mutant(

@@ -28,15 +28,15 @@ def in_order(problem: Problem) -> Problem:
     """With `contiguous` set where the given positions follow one by one, in each row from its own
     first, and queries are the last of the keys. Asked on the CPU alone, where looking is free."""
     q_pos, k_pos = problem.q_pos, problem.k_pos
-    num_queries, num_keys = q_pos.shape[-1], k_pos.shape[-1]
-    has_order = problem.num_axes == 1 and num_queries <= num_keys
     # a mask of one's own may ask where positions begin
     is_known = all(
         isinstance(part, Causal | Window | SameSegment) for part in parts_of(problem.mask)
     )
-    if problem.contiguous or not (has_order and is_known) or problem.scheme.relative is not None:
+    is_asked = is_known and problem.num_axes == 1 and problem.scheme.relative is None
+    if problem.contiguous or not is_asked or not _can_look(q_pos, k_pos):
         return problem
-    if not _can_look(q_pos, k_pos):
+    num_queries, num_keys = q_pos.shape[-1], k_pos.shape[-1]
+    if num_queries > num_keys:
         return problem
     follows = not k_pos.is_floating_point() and bool((k_pos.diff(dim=-1) == 1).all())
     at_end = follows and bool((q_pos == k_pos[..., num_keys - num_queries :]).all())
@@ -48,8 +48,9 @@ def documents(problem: Problem) -> list[Document] | None:
     device, in a compiled graph, where a document lies in pieces, where documents are short."""
     segments = [part for part in parts_of(problem.mask) if isinstance(part, SameSegment)]
     tensors = [x for part in segments for x in (part.q_segments, part.k_segments)]
-    is_large = problem.q.shape[2] >= FEW and problem.scheme.relative is None
-    if not segments or not is_large or not _can_look(*tensors):
+    if not segments or problem.scheme.relative is not None or not _can_look(*tensors):
+        return None
+    if problem.q.shape[2] < FEW:
         return None
     of_keys, of_queries = (
         torch.stack(torch.broadcast_tensors(*(rows(x).long() for x in sides)), -1)
