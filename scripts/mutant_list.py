@@ -348,8 +348,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a recorded graph loses its rotation",
         "positions/checks.py",
-        "return mode is not None or torch._C._get_tracing_state() is not None",
-        "return torch._C._get_tracing_state() is not None",
+        "return _dispatch_mode(PROXY) is not None or _tracing_state() is not None",
+        "return _tracing_state() is not None",
         EDGES,
     ),
     mutant(

@@ -20,7 +20,7 @@ from posenc.attention import (
 from posenc.bench import peers
 from posenc.bench.work import OURS, Case, Side, Target, Work
 from posenc.bias import Alibi, Fire, Kerple, Sandwich, SwinBias, T5Bias
-from posenc.contracts import Scheme
+from posenc.contracts import LogitBias, Scheme
 from posenc.positions import grid
 from posenc.query_scale import LogScale
 from posenc.relative import Cope, Deberta, Shaw
@@ -58,7 +58,7 @@ def qkv(
 
 SCHEMES: dict[str, Callable[[], Scheme]] = {
     "rope": lambda: Scheme(rotary=Rope(HEAD_DIM)),
-    "xpos": lambda: Scheme(rotary=XPos(Rope(HEAD_DIM))),
+    "xpos": lambda: Scheme(rotary=XPos(Rope(HEAD_DIM), origin=16_384)),  # within reach to 32k
     "alibi": lambda: Scheme(bias=Alibi(HEADS)),
     "t5": lambda: Scheme(bias=T5Bias(HEADS, bidirectional=False)),
     "kerple": lambda: Scheme(bias=Kerple(HEADS)),
@@ -121,11 +121,19 @@ def _biased(
     if length <= DENSE_UP_TO:
         sides[DENSE] = no_grad(dense(scheme))
     if "flex" in against and scheme.bias is not None and length <= flex_up_to:
-        positions = torch.arange(length)
-        sides["flex"] = no_grad(
-            peers.flex_attention(length, scheme.bias.score_mod(positions, positions))
-        )
+        sides["flex"] = no_grad(peers.flex_attention(length, _looked_up(scheme.bias, length)))
     return Work(qkv(length), sides, no_grad(under(scheme, "reference")), 2e-5, frozenset({NONE}))
+
+
+def _looked_up(bias: LogitBias, length: int) -> Callable[..., Tensor]:
+    """As a user of FlexAttention would write a bias of distance: an entry of a vector per head.
+
+    `score_mod` of ALiBi and T5 makes tensors inside, which the compiler for CPUs refuses.
+    """
+    with torch.no_grad():
+        vector = bias.per_distance(torch.arange(1 - length, length))
+    last = length - 1
+    return lambda score, b, h, q, k: score + vector[h, q - k + last]
 
 
 def no_grad(side: Side) -> Side:

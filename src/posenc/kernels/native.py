@@ -190,7 +190,7 @@ def _plain_call(
         and shape[2] == table_shape[1]
         and table_shape[0] in (1, shape[0])
         and strides[3] == 1
-        and (_is_nested(shape, strides) if inplace else 0 not in strides)
+        and (x.is_contiguous() or (_is_nested(shape, strides) if inplace else 0 not in strides))
         and not x.is_neg()
     )
     if not fits:

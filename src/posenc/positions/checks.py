@@ -17,6 +17,8 @@ __all__ = [
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 REAL_DTYPES = (torch.float32, torch.float64)
 PROXY = torch._C._TorchDispatchModeKey.PROXY  # pyright: ignore[reportAttributeAccessIssue]
+_dispatch_mode = torch._C._get_dispatch_mode  # pyright: ignore[reportAttributeAccessIssue]
+_tracing_state = torch._C._get_tracing_state  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def check_positions(
@@ -133,5 +135,4 @@ def host_all(condition: Tensor) -> bool:
 
 def is_recorded() -> bool:
     """Whether operations are written into a graph: what is done beside them would be lost."""
-    mode = torch._C._get_dispatch_mode(PROXY)  # pyright: ignore[reportAttributeAccessIssue]
-    return mode is not None or torch._C._get_tracing_state() is not None  # pyright: ignore
+    return _dispatch_mode(PROXY) is not None or _tracing_state() is not None
