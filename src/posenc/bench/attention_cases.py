@@ -132,7 +132,7 @@ def _looked_up(bias: LogitBias, length: int) -> Callable[..., Tensor]:
     """
     with torch.no_grad():
         vector = bias.per_distance(torch.arange(1 - length, length))
-    last = length - 1
+    last = torch.full((), length - 1)  # as a number it is compiled into C++ that is none
     return lambda score, b, h, q, k: score + vector[h, q - k + last]
 
 
