@@ -334,8 +334,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "keys are left out of a recorded graph",
         "attention/distance.py",
-        "if is_recorded() or type(x) is not Tensor:",
-        "if type(x) is not Tensor:",
+        "return is_bare(x) and not is_recorded()",
+        "return is_bare(x)",
         SKIPPING,
     ),
     mutant(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from posenc.contracts import RotaryTables, Table
-from posenc.positions.checks import assert_on_device
+from posenc.positions.checks import assert_on_device, is_bare
 
 __all__ = ["RotateImpl", "check_amplitude", "rotate", "rotate_qk"]
 
@@ -102,10 +102,7 @@ def _check_inplace(q: Tensor, k: Tensor, tables: RotaryTables) -> None:
 def _has_memory(*tensors: Tensor) -> bool:
     """Whether there are addresses to compare."""
     return not torch.compiler.is_compiling() and all(
-        type(x) in (Tensor, torch.nn.Parameter)
-        and x.device.type != "meta"
-        and not torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
-        for x in tensors
+        x.device.type != "meta" and is_bare(x) for x in tensors
     )
 
 

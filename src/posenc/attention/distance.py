@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from posenc.attention.problem import Problem
 from posenc.masks import Causal, Window, is_causal, parts_of
-from posenc.positions.checks import is_recorded
+from posenc.positions.checks import is_bare, is_recorded
 
 __all__ = ["distance_attention", "distance_vector", "farthest_distances", "is_by_distance"]
 
@@ -111,9 +111,7 @@ def _may_skip(problem: Problem) -> bool:
 
 def _is_real(x: Tensor) -> bool:
     """Data of this process: under a transform, and in a graph, there are no numbers to look at."""
-    if is_recorded() or type(x) is not Tensor:
-        return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
+    return is_bare(x) and not is_recorded()
 
 
 def _margins(q: Tensor, k: Tensor, scale: float, blocks: list[slice]) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from posenc.attention.problem import Problem
 from posenc.contracts import rows
 from posenc.masks import Causal, SameSegment, Window, parts_of
-from posenc.positions.checks import is_recorded
+from posenc.positions.checks import is_bare, is_recorded
 
 __all__ = ["by_document", "documents", "in_order"]
 
@@ -108,8 +108,5 @@ def _of_rows(problem: Problem, where: slice) -> Problem:
 def _can_look(*tensors: Tensor) -> bool:
     """Values that the host reads for free: no device, no tracer, no transform around them."""
     return not (torch.compiler.is_compiling() or is_recorded()) and all(
-        type(x) is Tensor
-        and x.device.type == "cpu"
-        and not torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
-        for x in tensors
+        x.device.type == "cpu" and is_bare(x) for x in tensors
     )

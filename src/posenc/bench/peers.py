@@ -47,6 +47,16 @@ def _angles(positions: Tensor, dim: int) -> Tensor:
     return (positions if positions.ndim == 2 else positions[None])[..., None] * speeds
 
 
+def _doubled(
+    positions: Tensor, dim: int, dtype: torch.dtype, pairing: str = "half"
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines with each pair's column twice, `[B|1, T, dim]`."""
+    angle = _angles(positions, dim)
+    adjacent = pairing == "adjacent"
+    angle = angle.repeat_interleave(2, -1) if adjacent else torch.cat((angle, angle), -1)
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
 def transformers(
     positions: Tensor,
     dim: int,
@@ -64,10 +74,7 @@ def transformers(
     partly = _module("transformers.models.gpt_neox.modeling_gpt_neox").apply_rotary_pos_emb
     if compiled:
         whole, partly = torch.compile(whole), torch.compile(partly)
-    angle = _angles(positions, dim)
-    twice = torch.cat((angle, angle), -1)
-    angle = angle.repeat_interleave(2, -1) if pairing == "adjacent" else twice
-    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    cos, sin = _doubled(positions, dim, dtype, pairing)
     return lambda q, k: (whole if q.shape[-1] == dim else partly)(q, k, cos, sin)
 
 
@@ -113,9 +120,7 @@ def torchtune(length: int, dim: int, dtype: torch.dtype) -> Side:
 def liger(positions: Tensor, dim: int, dtype: torch.dtype) -> Side:
     """Liger's Triton kernel, for halves; it may turn what it is given, or a copy of it."""
     apply = _module("liger_kernel.ops.rope").LigerRopeFunction.apply
-    angle = _angles(positions, dim)
-    angle = torch.cat((angle, angle), -1)
-    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    cos, sin = _doubled(positions, dim, dtype)
     return lambda q, k: apply(q, k, cos, sin)[:2]
 
 

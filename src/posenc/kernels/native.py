@@ -17,7 +17,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor  # pyright: ignore
 from torch.autograd import forward_ad
 
 from posenc.contracts import RotaryTables, Table
-from posenc.positions.checks import is_recorded
+from posenc.positions.checks import is_bare, is_recorded
 
 __all__ = [
     "fits",
@@ -125,9 +125,8 @@ def _is_plain(x: Tensor) -> bool:
     """Memory of this process, with no transform around it: no fake, dual or functorch tensor."""
     return (
         x.device.type == "cpu"
-        and type(x) in (Tensor, torch.nn.Parameter)
+        and is_bare(x)
         and forward_ad._current_level < 0
-        and not is_functorch_wrapped_tensor(x)
         and not x.is_neg()
         and not is_recorded()
     )

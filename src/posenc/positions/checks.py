@@ -10,6 +10,7 @@ __all__ = [
     "check_range",
     "check_window",
     "host_all",
+    "is_bare",
     "is_recorded",
     "query_key_positions",
 ]
@@ -131,6 +132,12 @@ def host_all(condition: Tensor) -> bool:
     if condition.device.type != "cpu" or torch.compiler.is_compiling():
         return True
     return bool(condition.all())
+
+
+def is_bare(x: Tensor) -> bool:
+    """A tensor with nothing around it: no fake one, no subclass, no transform."""
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore
+    return type(x) in (Tensor, torch.nn.Parameter) and not is_wrapped(x)
 
 
 def is_recorded() -> bool:

@@ -46,8 +46,7 @@ def logits_of_random(
     num_draws: int,
 ) -> Tensor:
     """`[draws, H, Q, K]`: what standard normal q and k get, the softmax scale included."""
-    q, block = _problem(relative, num_heads, q_pos, k_pos, mask, num_draws)
-    return _scaled(relative, q, _keys(relative, num_heads, k_pos, num_draws), block)
+    return _scaled(relative, *_problem(relative, num_heads, q_pos, k_pos, mask, num_draws))
 
 
 def _scaled(relative: RelativeKeyValue, q: Tensor, k: Tensor, block: Block) -> Tensor:
@@ -62,24 +61,19 @@ def _problem(
     k_pos: Tensor,
     mask: Mask | None,
     num_draws: int,
-) -> tuple[Tensor, Block]:
+) -> tuple[Tensor, Tensor, Block]:
     head_dim = relative.head_dim
     allowed = None if mask is None else mask.allowed(q_pos[None], k_pos[None])[:, None]
     scale = getattr(relative, "scale", head_dim**-0.5)
-    q = torch.randn(num_draws, num_heads, len(q_pos), head_dim)
-    return q, Block(q_pos, k_pos, allowed, scale)
-
-
-def _keys(relative: RelativeKeyValue, num_heads: int, k_pos: Tensor, num_draws: int) -> Tensor:
-    return torch.randn(num_draws, num_heads, len(k_pos), relative.head_dim)
+    q, k = (torch.randn(num_draws, num_heads, len(at), head_dim) for at in (q_pos, k_pos))
+    return q, k, Block(q_pos, k_pos, allowed, scale)
 
 
 def _distances(relative: RelativeKeyValue, num_heads: int, length: int, mask: Mask | None) -> Panel:
     """A query in the last place (in the middle where it sees both ways), keys all around it."""
     place = length // 2 if mask is None else length - 1
     query, keys = torch.tensor([place]), torch.arange(length)
-    q, block = _problem(relative, num_heads, query, keys, mask, NUM_DRAWS)
-    k = _keys(relative, num_heads, keys, NUM_DRAWS)
+    q, k, block = _problem(relative, num_heads, query, keys, mask, NUM_DRAWS)
     counted = getattr(relative, "positions", None)
     if counted is None:
         rows, told = _scaled(relative, q, k, block)[:, 0, 0], "logit"
