@@ -68,6 +68,17 @@ def axial_sinusoid(
     return sinusoid(point[axis], channel % width, width, base=bases[axis], layout=layout)
 
 
+def diffusers_3d(cell: Sequence[int], channel: int, dim: int) -> float:
+    """get_3d_sincos_pos_embed: a quarter for time, then columns and rows; sines before cosines."""
+    time, row, column = cell
+    if channel < dim // 4:
+        return sinusoid(time, channel, dim // 4, layout="concatenated")
+    width = 3 * dim // 8
+    channel -= dim // 4
+    at = column if channel < width else row
+    return sinusoid(at, channel % width, width, layout="concatenated")
+
+
 def detr_coordinate(
     mask: Sequence[Sequence[int]], row: int, column: int, axis: int, *, extent: float, offset: float
 ) -> float:

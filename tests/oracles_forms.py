@@ -46,6 +46,12 @@ def mrope_axis(pair: int, sections: Sequence[int], order: str) -> int:
     return 0 if pair >= spatial else (1, 2)[pair % 2]
 
 
+def ggml_axis(pair: int, sections: Sequence[int]) -> int:
+    """ggml's interleaved sections: a pair whose turn is past its section has a fourth coordinate."""
+    axis = pair % 3
+    return axis if pair < 3 * sections[axis] else 3
+
+
 def mrope_angles(
     position: Sequence[float], width: int, base: float, sections: Sequence[int], order: str
 ) -> list[float]:
