@@ -69,6 +69,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "test_choose.py",
     ),
     mutant(
+        "what holds is ordered by magnitudes of different setups",
+        "report/choose.py",
+        '0.0 if choice.verdict == "holds" else round(score, 1)',
+        "round(score, 1)",
+        "test_choose.py",
+    ),
+    mutant(
+        "pictures are sent to a run that learns text",
+        "report/answer.py",
+        "if c.option.name in trained]",
+        "if trained]",
+        "test_choose.py",
+    ),
+    mutant(
+        "encoders are not told of KERPLE",
+        "report/checkpoints.py",
+        'Option("kerple", "KERPLE", "from scratch", "Kerple({heads})")',
+        'Option("alibi", "KERPLE", "from scratch", "Kerple({heads})")',
+        "test_choose.py",
+    ),
+    mutant(
         "the score of several tables looks like one's",
         "report/answer.py",
         "if choice.num_tables > 1 else",

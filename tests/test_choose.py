@@ -348,5 +348,65 @@ def test_encodings_without_a_table_are_named_in_one_line(
 ) -> None:
     assert run(["choose", "--max-length", "8192", "--train-length", "2048"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "No table speaks of KERPLE, Sandwich, FIRE, xPos" in told
-    assert "posenc compare --budget full" in told
+    assert "No table speaks of Sandwich, RoPE with a learned scale, Learned table and RoPE" in told
+    assert "posenc compare --budget full measures Sandwich, RoPE with a learned scale" in told
+
+
+def test_what_no_run_here_learns_is_not_sent_to_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["choose", "--max-length", "224", "--train-length", "224", "--task", "vision"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "No table speaks of Axial rotary" in told
+    assert "measures Axial rotary" not in told
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio", "verdict", "table", "text"),
+    [
+        ("kerple", 2, "holds", "dape-125m", "ppl 4.35 at 1024"),
+        ("kerple", 16, "fails", "dape-125m", "ppl 13.4 at 8192"),
+        ("fire", 2, "holds", "dape-125m", "ppl 4.7 at 1024"),
+        ("fire", 4, "fails", "dape-125m", "ppl 30.1 at 2048"),
+        ("transformer-xl", 16, "holds", "dape-cope", "ppl 27.9 at 2048"),
+        ("transformer-xl", 64, "degrades", "dape-cope", "ppl 41.12 at 8192"),
+        ("cope", 16, "holds", "dape-cope", "ppl 33.8 at 2048"),
+        ("cope", 64, "fails", "dape-cope", "ppl 90.66 at 8192"),
+        ("shaw", 1, "holds", "transformer-xl-128m", "ppl 30.5"),
+        ("xpos", 2, "holds", "xpos-1024", "ppl 27.29 at 2048"),
+        ("xpos", 8, "fails", "xpos-1024", "ppl 63.99 at 8192"),
+    ],
+)
+def test_the_family_of_biases_and_vectors_is_answered_from_its_tables(
+    name: str, ratio: int, verdict: str, table: str, text: str
+) -> None:
+    ranked = choose(Request(1024 * ratio, 1024)).ranked
+    choice = next(choice for choice in ranked if choice.option.name == name)
+    assert choice.verdict == verdict
+    cited = [r.text for r in choice.reasons if r.pointer == f"data/evidence.json: {table}"]
+    assert any(text in line and line.startswith(verdict) for line in cited)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("kerple", "fails"), ("alibi", "degrades"), ("rope", "fails")]
+)
+def test_encoders_are_answered_by_the_four_tasks_of_formal_languages(
+    name: str, verdict: str
+) -> None:
+    ranked = choose(Request(500, 40, task="encoder")).ranked
+    choice = next(choice for choice in ranked if choice.option.name == name)
+    assert (choice.verdict, choice.num_tables) == (verdict, 4)
+
+
+def test_deberta_is_answered_for_encoders_at_the_trained_length() -> None:
+    ranked = choose(Request(512, 512, task="encoder")).ranked
+    deberta = next(choice for choice in ranked if choice.option.name == "deberta")
+    assert "86.1%" in deberta.reasons[0].text
+    assert "[M]" in deberta.reasons[0].text
+
+
+def test_what_holds_shares_a_rank_and_the_most_spoken_of_comes_first() -> None:
+    """At 4 L CoPE's one table reads 0.2 nats better than at L, ALiBi's ten 0.07 worse: both hold."""
+    ranked = choose(Request(4096, 1024)).ranked
+    first = {choice.option.name: choice for choice in ranked if choice.rank == 1}
+    assert {"alibi", "cope", "transformer-xl"} <= set(first)
+    assert ranked[0].option.name == "alibi"
+    assert first["cope"].score is not None and first["cope"].score < -0.15

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
+from posenc.lab.rows import ROWS
 from posenc.report.choose import NOTHING, Answer, Choice, Reason
 from posenc.report.evidence import evidence_file
 from posenc.report.memory import ASSUMPTIONS
@@ -53,8 +54,7 @@ def print_answer(answer: Answer, console: Console) -> None:
     if unknown:
         console.print("[bold]No table speaks of[/]")
         titles = ", ".join(choice.option.title for choice in unknown)
-        how = "posenc compare --budget full measures those for text"
-        _indented(f"{escape(titles)} [dim]→ {how}, --json says how each is written[/]", console)
+        _indented(f"{escape(titles)} [dim]→ {_way_to_know(unknown)}[/]", console)
     if answer.ruled_out:
         console.print("[bold]Ruled out[/]")
     for name, reason in answer.ruled_out:
@@ -96,6 +96,16 @@ def _print_choice(choice: Choice, console: Console) -> None:
     num_hidden = len(choice.reasons) - num_shown
     if num_hidden > 0:
         _indented(f"and {num_hidden} more (--json)", console)
+
+
+def _way_to_know(unknown: list[Choice]) -> str:
+    """What measures encodings that no table speaks of: text alone is learned here."""
+    trained = {row.encoding for row in ROWS.values()}
+    measured = [c.option.title for c in unknown if c.option.name in trained]
+    how = "--json says how each is written"
+    if not measured:
+        return how
+    return f"posenc compare --budget full measures {', '.join(measured)}; {how}"
 
 
 def _is_unknown(choice: Choice) -> bool:

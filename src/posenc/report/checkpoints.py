@@ -93,7 +93,8 @@ _OTHERS = tuple(
         ("kerple", "KERPLE", "bias=Kerple({heads})", ""),
         ("sandwich", "Sandwich", "bias=Sandwich({heads})", ""),
         ("fire", "FIRE", "bias=Fire({heads})", ""),
-        ("xpos", "xPos", "rotary=XPos(Rope({head_dim}))", ""),
+        ("xpos", "xPos", "rotary=XPos(Rope({head_dim}))",
+         "the reach that its paper shows is that of its window: RoPE in one holds as well"),
         ("learned-scale-rope", "RoPE with a learned scale",
          "rotary=LearnedScaleRope(Rope({head_dim}))", ""),
         ("learned+rope", "Learned table and RoPE",
@@ -147,6 +148,7 @@ FAMILIES: dict[str, tuple[Option, ...]] = {
         Option("deberta", "DeBERTa's vectors", "from scratch", "Deberta({heads}, {head_dim})"),
         Option("transformer-xl", "Transformer-XL", "from scratch",
                "TransformerXL({heads}, {head_dim})"),
+        Option("kerple", "KERPLE", "from scratch", "Kerple({heads})"),
     ),
     "vision": (
         Option(

@@ -2,7 +2,8 @@
 
 The score of an option is the median, over the tables that speak of it, of its excess (see
 `evidence`). Magnitudes do not carry over between setups, so the score only sorts options into those
-that hold, degrade or fail, and orders them coarsely inside; ties go to what needs less training.
+that hold, degrade or fail, and orders coarsely those that do not hold; ties go to what needs less
+training, then to what more tables speak of.
 """
 
 import statistics
@@ -165,12 +166,12 @@ def _cost_reason(option: Option, record: dict[str, Any], where: str) -> list[Rea
 
 
 def _order(choice: Choice) -> tuple[int, bool, float, int]:
-    """A window comes after those of its verdict that use the whole text."""
-    score = CAPPED if choice.score is None else max(choice.score, 0.0)
+    """A window comes after those of its verdict that use the whole text; what holds, holds equally."""
+    score = CAPPED if choice.score is None else choice.score
     return (
         VERDICTS.index(choice.verdict),
         choice.option.window,
-        round(score, 1),
+        0.0 if choice.verdict == "holds" else round(score, 1),
         TRAINING.index(choice.option.training),
     )
 
