@@ -166,7 +166,7 @@ def _cost_reason(option: Option, record: dict[str, Any], where: str) -> list[Rea
 
 
 def _order(choice: Choice) -> tuple[int, bool, float, int]:
-    """A window comes after those of its verdict that use the whole text; what holds, holds equally."""
+    """A window comes after those of its verdict that use the whole text; what holds is equal."""
     score = CAPPED if choice.score is None else choice.score
     return (
         VERDICTS.index(choice.verdict),
