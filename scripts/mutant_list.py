@@ -210,6 +210,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "after_in_child=join_pool",
         "test_fork.py",
     ),
+    # pictures of records
+    mutant(
+        "a picture of many rows in one panel",
+        "report/figure.py",
+        "if len(names) <= MANY:",
+        "if names:",
+        "test_report.py",
+    ),
+    mutant(
+        "two encodings drawn alike",
+        "report/figure.py",
+        '    "cope": "#E7298A",\n',
+        '    "cope": "#E69F00",\n',
+        "test_report.py",
+    ),
+    mutant(
+        "readings without the row that they read",
+        "report/figure.py",
+        "if name in readings or name in bases]",
+        "if name in readings]",
+        "test_report.py",
+    ),
     # pictures of encodings
     mutant(
         "a picture of a scaling method at the trained length",

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 from rich.console import Console
 
 from posenc import Rope
 from posenc.cli import run
+from posenc.lab.rows import ROWS
 from posenc.registry import ENCODINGS, RELATED, SCALINGS
 from posenc.report.advice import advice
-from posenc.report.figure import png
+from posenc.report.figure import draw, png
 from posenc.report.findings import findings
 from posenc.report.formulas import FORMULAS
 from posenc.report.pages import canonical, page
@@ -82,6 +84,30 @@ def test_tables_and_figure_survive_any_part_missing_and_narrow_terminals():
     assert png(record, dpi=40).startswith(b"\x89PNG")
     del record["extrapolation"]
     assert png(record, dpi=40).startswith(b"\x89PNG")
+
+
+def test_a_record_of_many_rows_has_a_panel_of_encodings_and_one_of_their_readings() -> None:
+    encoded = [name for name in ROWS if "+gaps" not in name]
+    readings = ["rope+yarn", "rope, 50 steps", "t5+window", "rope+gaps"]
+    rows = {name: [1.5, 1.4, 1.6] for name in (*encoded, *readings)} | {"learned": [1.5, 1.4]}
+    top, below = draw(record_of(rows)).axes
+    assert top.get_title(loc="left") == "Encodings: trained at L = 64, read further"
+    assert below.get_title(loc="left") == "Ways to read one: trained at L = 64, read further"
+    assert _named(top) == (set(encoded) - {"learned"}) | {"learned stops"}
+    assert _named(below) == {"rope", "t5", *readings}
+    drawn = [line.get_color() for line in top.lines if line.get_marker() not in ("None", "x")]
+    assert len(set(drawn)) == len(drawn) == len(encoded)  # no two encodings look alike
+
+
+def _named(axes: Axes) -> set[str]:
+    """The names at the ends of the lines of a panel."""
+    told = {text.get_text().split("  ")[0] for text in axes.texts}
+    return told - {" trained length"}
+
+
+def test_a_record_of_few_rows_has_one_panel() -> None:
+    rows = {"rope": [1.5, 1.4, 2.0], "rope+yarn": [1.5, 1.4, 1.5]}
+    assert [axes.get_title(loc="left")[:7] for axes in draw(record_of(rows)).axes] == ["Trained"]
 
 
 def test_lines_do_not_flood(capsys: pytest.CaptureFixture[str]):

@@ -1,10 +1,12 @@
 """One picture of a record: what each row reads beyond its trained length, and what it costs.
 
-Colours are Okabe and Ito's, which people with any colour vision can tell apart; every line is named
-where it ends, so that nobody has to match a legend.
+Colours are Okabe and Ito's, which people with any colour vision can tell apart; encodings that came
+after those eight have a mark of their own as well. Every line is named where it ends, so that nobody
+has to match a legend. A record of many rows has two panels: encodings, and the ways to read one.
 """
 
 import io
+import statistics
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -26,8 +28,23 @@ COLOURS = {  # of encodings; the ways to read one share its colour
     "alibi": GREEN,
     "rope": RED,
     "rope+window": BLACK,
-    "learned-scale-rope": BLUE,
+    "learned-scale-rope": "#5E3C99",
     "learned+rope": "#8A4A7A",
+    "kerple": "#004D40",
+    "sandwich": "#A6761D",
+    "fire": "#99000D",
+    "shaw": YELLOW,
+    "transformer-xl": BLACK,
+    "cope": "#E7298A",
+}
+MARKS = {
+    "learned-scale-rope": "h",
+    "kerple": "s",
+    "sandwich": "D",
+    "fire": "^",
+    "shaw": "v",
+    "transformer-xl": "P",
+    "cope": "X",
 }
 DASHES: dict[str, Any] = {  # of the ways to read one
     "linear": (0, (1, 1.2)),
@@ -37,6 +54,7 @@ DASHES: dict[str, Any] = {  # of the ways to read one
     "gaps": (0, (7, 2)),
 }
 SPARE = (YELLOW, BLUE, BLACK)
+MANY = 15  # lines in one panel
 RC: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
 
 
@@ -53,14 +71,20 @@ def draw(record: dict[str, Any]) -> Figure:
 
     parts = [part for part in ("extrapolation", "cost") if part in record]
     widths = {"extrapolation": 8.2, "cost": 5.8}
+    groups = _groups(list(record.get("extrapolation", {}).get("rows", ())))
+    columns = [list(groups) if part == "extrapolation" else [part] * len(groups) for part in parts]
     with mpl.rc_context(RC):
-        figure = Figure(figsize=(sum(widths[p] for p in parts) or 6, 6), layout="constrained")
+        size = (sum(widths[p] for p in parts) or 6, 6 if len(groups) == 1 else 11)
+        figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
-        panels = figure.subplots(
-            1, max(len(parts), 1), squeeze=False, width_ratios=[widths[p] for p in parts] or None
-        )[0]
-        for part, axes in zip(parts, panels, strict=False):
-            (_extrapolation if part == "extrapolation" else _cost)(axes, record[part])
+        panels = figure.subplot_mosaic(
+            [list(row) for row in zip(*columns, strict=True)] or [["nothing"]],
+            width_ratios=[widths[p] for p in parts] or None,
+        )
+        for title, names in groups.items() if "extrapolation" in record else ():
+            _extrapolation(panels[title], record["extrapolation"], names, title)
+        if "cost" in record:
+            _cost(panels["cost"], record["cost"])
         engine = figure.get_layout_engine()
         assert engine is not None
         engine.set(rect=(0, 0.03, 1, 0.97))  # pyright: ignore[reportCallIssue]  room for the origin
@@ -74,9 +98,27 @@ def _origin(record: dict[str, Any]) -> str:
     return f"posenc {record['posenc']}{commit}; torch {here['torch']}; {here['processor']}"
 
 
-def _extrapolation(axes: Axes, part: dict[str, Any]) -> None:
+def _groups(names: list[str]) -> dict[str, list[str]]:
+    """The rows of each panel by its title: all in one, or encodings apart from their readings."""
+    if len(names) <= MANY:
+        return {"": names}
+    readings = [name for name in names if _is_reading(name)]
+    bases = {name.split(", ")[0].rpartition("+")[0] or name.split(", ")[0] for name in readings}
+    return {
+        "Encodings": [name for name in names if name not in readings],
+        "Ways to read one": [name for name in names if name in readings or name in bases],
+    }
+
+
+def _is_reading(name: str) -> bool:
+    """Whether a row is another one read, or trained on, in another way."""
+    plain, *tuned = name.split(", ")
+    return bool(tuned) or plain.partition("+")[2] in DASHES
+
+
+def _extrapolation(axes: Axes, part: dict[str, Any], names: list[str], title: str) -> None:
     length, contexts = part["train_length"], part["contexts"]
-    rows = {name: row_points(row) for name, row in part["rows"].items()}
+    rows = {name: row_points(part["rows"][name]) for name in names}
     rows = {name: points for name, points in rows.items() if points}
     for name, points in rows.items():
         _line(axes, name, points)
@@ -90,7 +132,8 @@ def _extrapolation(axes: Axes, part: dict[str, Any]) -> None:
     axes.set_xlabel("context before the scored bytes")
     axes.set_ylabel("nats per byte (lower is better)")
     axes.grid(axis="y", color="#DDDDDD", lw=0.6)
-    axes.set_title(f"Trained at L = {length}, read further", loc="left", weight="bold")
+    said = f"{title}: trained" if title else "Trained"
+    axes.set_title(f"{said} at L = {length}, read further", loc="left", weight="bold")
     low, high = axes.get_ylim()
     axes.text(length, high, " trained length", va="top", ha="left", size=8, color=GREY)
     _end_labels(axes, rows, low, high)
@@ -110,7 +153,9 @@ def _style(name: str) -> tuple[str, Any]:
 def _line(axes: Axes, name: str, points: dict[int, Point]) -> None:
     colour, dashes = _style(name)
     contexts, nats = list(points), [point.nats for point in points.values()]
-    axes.plot(contexts, nats, color=colour, ls=dashes, lw=1.8, marker="o", ms=3.2, zorder=3)
+    mark = MARKS.get(name.partition("+")[0], "o")
+    size = 3.2 if mark == "o" else 5.0
+    axes.plot(contexts, nats, color=colour, ls=dashes, lw=1.8, marker=mark, ms=size, zorder=3)
     spreads = [point.spread for point in points.values()]
     if all(spread is not None for spread in spreads):
         low = [n - (s or 0.0) for n, s in zip(nats, spreads, strict=True)]
@@ -145,10 +190,12 @@ def _end_labels(axes: Axes, rows: dict[str, dict[int, Point]], low: float, high:
         )
     for name, points in rows.items():
         if farthest not in points:
-            _mark_stop(axes, name, points)
+            last = max(points)
+            beside = [row[last].nats for row in rows.values() if last in row]
+            _mark_stop(axes, name, points, below=points[last].nats < statistics.median(beside))
 
 
-def _mark_stop(axes: Axes, name: str, points: dict[int, Point]) -> None:
+def _mark_stop(axes: Axes, name: str, points: dict[int, Point], *, below: bool) -> None:
     last = max(points)
     colour, _ = _style(name)
     axes.plot([last], [points[last].nats], marker="x", ms=9, mew=2, color=colour, zorder=4)
@@ -156,8 +203,8 @@ def _mark_stop(axes: Axes, name: str, points: dict[int, Point]) -> None:
         f"{name} stops",
         (last, points[last].nats),
         textcoords="offset points",
-        xytext=(-6, 7),
-        ha="right",
+        xytext=(0, -15) if below else (-6, 7),
+        ha="center" if below else "right",
         color=colour,
         size=9,
     )

@@ -23,6 +23,11 @@ BEYOND = (
     ("t5", "rope"),
     ("rope", "sinusoidal"),
     ("alibi", "rope+window"),
+    ("kerple", "alibi"),
+    ("sandwich", "alibi"),
+    ("fire", "kerple"),
+    ("transformer-xl", "shaw"),
+    ("cope", "rope"),
 )
 
 
