@@ -75,7 +75,20 @@ def inspect(path: str, as_json: bool) -> None:
 )
 @click.option("--out", type=_path, help="File to write; else the config is printed.")
 @click.option("--replace", "replaced", is_flag=True, help="Start again from the trained length.")
-def extend(path: Path, length: int, method: str, out: Path | None, replaced: bool) -> None:
+@click.option(
+    "--original-length",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="The trained length, where the config does not say it or has a longer maximum.",
+)
+def extend(
+    path: Path,
+    length: int,
+    method: str,
+    out: Path | None,
+    replaced: bool,
+    original_length: int | None,
+) -> None:
     """Write a config for longer texts and explain each number. The old file is never touched."""
     from posenc.interop.config_files import config_path, read_object
     from posenc.interop.extend import extend_config
@@ -89,7 +102,13 @@ def extend(path: Path, length: int, method: str, out: Path | None, replaced: boo
             )
         if out is not None and os.path.lexists(out):
             raise _Unusable(f"{out} exists: name a new file")
-        new = extend_config(read_object(old), to=length, method=method, replace_scaling=replaced)
+        new = extend_config(
+            read_object(old),
+            to=length,
+            method=method,
+            replace_scaling=replaced,
+            original_length=original_length,
+        )
         text = json.dumps(new.config, indent=2) + "\n"
         if out is not None:
             write_atomically(out, text, replace=False)

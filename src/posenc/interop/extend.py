@@ -5,22 +5,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from posenc.frequencies import Spectrum
+from posenc.interop.extend_explained import LENGTH, about_readers, explained
 from posenc.interop.hf import FAMILIES, ConfigError, config_from_scheme, scheme_from_config
 from posenc.interop.keys import Keys
 from posenc.interop.model_scheme import ModelScheme, described
+from posenc.interop.reach import about_windows, reaching
 from posenc.interop.rotations import rope_of
 from posenc.interop.scaling_keys import METHODS, method_name
 from posenc.interop.text_section import text_section, with_section
 from posenc.query_scale import StepLogScale
 from posenc.rotary import Rope
-from posenc.scaling import NTK, DynamicNTK, Linear, Llama3, Scaling, Yarn
-from posenc.scaling.yarn import ramp_ends
+from posenc.scaling import NTK, DynamicNTK, Linear, Llama3, Proportional, Scaling, Yarn
 
 __all__ = ["EXTENSIONS", "Extension", "extend_config"]
 
-LENGTH = "max_position_embeddings"
 TYPE_KEYS = ("type", "rope_type")
+SAY_IT = "say it (original_length=, --original-length)"
 SHARES = frozenset({"partial_rotary_factor", "rotary_pct", "rope_pct", "rope_percent"})
 
 # What --method takes: from the factor and the trained length to the method.
@@ -42,7 +42,12 @@ class Extension:
 
 
 def extend_config(
-    raw: Mapping[str, Any], *, to: int, method: str = "yarn", replace_scaling: bool = False
+    raw: Mapping[str, Any],
+    *,
+    to: int,
+    method: str = "yarn",
+    replace_scaling: bool = False,
+    original_length: int | None = None,
 ) -> Extension:
     """A copy of a config for texts of `to` tokens; everything else in it stays.
 
@@ -50,35 +55,40 @@ def extend_config(
     {'rope_theta': 1000000.0, 'rope_type': 'yarn', 'factor': 4.0, ...}
 
     The new config is read back and must say what was meant. Layers with a sliding window keep their
-    rotation: they never see farther. Raises ConfigError where the model is scaled by another method
-    already (`replace_scaling` starts again from the trained length), rotates nothing, or reaches `to`
-    as it is.
+    rotation, since they never see farther, unless one section says the rotation of all layers, as in
+    gpt-oss and Gemma 2: then theirs changes as well, and a line says so.
+
+    `original_length` is the length that the model was trained at, for a config that does not say it
+    (linear scaling) or whose maximum is a longer one. Raises ConfigError where the config says
+    another, where the model is scaled by another method already (`replace_scaling` starts again from
+    the trained length), rotates nothing, or reaches `to` as it is.
     """
     if method not in EXTENSIONS:
         raise ConfigError(f"method {method!r} is unknown: expected {', '.join(EXTENSIONS)}")
+    _check_length(original_length)
     model = scheme_from_config(raw)
-    ropes = {index: _rope(model, index) for index in _reaching(model)}
+    ropes = {index: _rope(model, index) for index in reaching(model)}
     if not ropes:
         raise ConfigError(f"no layer of this {model.model_type} rotates and sees the whole text")
-    original = _original(model, ropes)
+    original = _original(model, ropes, original_length)
     if to <= original:
         raise ConfigError(f"the model was trained at {original} tokens: {to} is no extension")
-    extended = {
-        index: (rope, _extended(rope, EXTENSIONS[method](to / original, original), replace_scaling))
-        for index, rope in ropes.items()
-    }
+    scaling = EXTENSIONS[method](to / original, original)
+    _check_method(ropes, scaling, original, replace_scaling)
+    extended = {index: (rope, _extended(rope, scaling)) for index, rope in ropes.items()}
     written = _written(raw, model, extended, to)
-    _check_says(written, model, extended)
+    said = scheme_from_config(written)
+    extended |= _sharing(model, said, extended)
+    _check_says(said, model, extended)
     old, new = next(iter(extended.values()))
-    return Extension(written, tuple(_explained(old, new, model, original, to)))
+    lines = explained(old, new, original, to, model.max_length)
+    about = (*about_windows(model, extended, original), *about_readers(model.model_type))
+    return Extension(written, (*lines, *about))
 
 
-def _reaching(model: ModelScheme) -> list[int]:
-    """The layers that rotate and see the whole text."""
-    windows = model.windows or (None,) * len(model.layers)
-    rotating = [scheme.rotary is not None for scheme in model.layers]
-    far = [i for i, window in enumerate(windows) if rotating[i] and window is None]
-    return far or [i for i, rotates in enumerate(rotating) if rotates]
+def _check_length(given: object) -> None:
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 2):
+        raise ConfigError(f"original_length must be an int of at least 2, got {given!r}")
 
 
 def _rope(model: ModelScheme, layer: int) -> Rope:
@@ -89,38 +99,66 @@ def _rope(model: ModelScheme, layer: int) -> Rope:
     return rope
 
 
-def _original(model: ModelScheme, ropes: Mapping[int, Rope]) -> int:
-    """The trained length: the maximum of a model that is not scaled, else what its method says."""
-    scalings = [rope.scaling for rope in ropes.values() if rope.scaling is not None]
+def _is_longer(scaling: Scaling | None) -> bool:
+    """Whether a method reaches beyond the trained length; Gemma 4's only says which pairs turn."""
+    return scaling is not None and not (isinstance(scaling, Proportional) and scaling.factor == 1)
+
+
+def _original(model: ModelScheme, ropes: Mapping[int, Rope], given: int | None) -> int:
+    """The trained length: what the method in use says, else what is given, else the maximum."""
+    scalings = [rope.scaling for rope in ropes.values() if _is_longer(rope.scaling)]
     lengths = {getattr(scaling, "original_length", None) for scaling in scalings}
     if not scalings:
-        lengths = {model.max_length}
+        lengths = {given or model.max_length}
     if len(lengths) > 1:
         listed = ", ".join(sorted(map(str, lengths)))
         raise ConfigError(f"the layers were trained at different lengths: {listed}")
-    length = lengths.pop()
+    said = lengths.pop()
+    length = given if said is None else said
     if length is None and scalings:
         raise ConfigError(
             f"the model is scaled already, by {scalings[0]}, and its config does not say from which "
-            f"trained length: start from a config without it, its {LENGTH} that length"
+            f"trained length: {SAY_IT}"
         )
     if length is None:
-        raise ConfigError(f"the config does not say the trained length ({LENGTH})")
+        raise ConfigError(f"the config does not say the trained length ({LENGTH}): {SAY_IT}")
+    if given not in (None, length):
+        raise ConfigError(
+            f"original_length = {given} was given, but the config says {length}, by {scalings[0]}"
+        )
     return length
 
 
-def _extended(rope: Rope, scaling: Scaling, replace_scaling: bool) -> Rope:
+def _check_method(
+    ropes: Mapping[int, Rope], scaling: Scaling, original: int, replace_scaling: bool
+) -> None:
+    """Raise where another method is in use, unless it is to be replaced and can be."""
+    for rope in ropes.values():
+        old = rope.scaling
+        if isinstance(old, Proportional) and not isinstance(scaling, Linear):
+            raise ConfigError(
+                f"{old} says which pairs turn, and no other method does: only 'linear' divides them"
+            )
+        goes_on = old is None or _same_method(old, scaling)
+        if not goes_on and not replace_scaling:
+            raise ConfigError(
+                f"the model is scaled already, by {old}: another method starts again from "
+                f"the original length {original} (--replace, replace_scaling=True)"
+            )
+
+
+def _same_method(old: Scaling | None, new: Scaling) -> bool:
+    """Whether only the factor changes; Gemma 4's method has one like that of linear scaling."""
+    return type(old) is type(new) or (isinstance(old, Proportional) and isinstance(new, Linear))
+
+
+def _extended(rope: Rope, scaling: Scaling) -> Rope:
     """The rope scaled anew; of the method in use only the factor changes, its options stay."""
     old: Any = rope.scaling
+    if not _same_method(old, scaling):
+        return replace(rope, scaling=scaling)
     factor: float = getattr(scaling, "factor")  # noqa: B009 - every extension has one
-    if type(old) is type(scaling):
-        return replace(rope, scaling=replace(cast("Any", old), factor=factor))
-    if old is not None and not replace_scaling:
-        raise ConfigError(
-            f"the model is scaled already, by {old}: another method starts again from "
-            f"the original length {old.original_length} (--replace, replace_scaling=True)"
-        )
-    return replace(rope, scaling=scaling)
+    return replace(rope, scaling=replace(cast("Any", old), factor=factor))
 
 
 def _written(
@@ -128,14 +166,21 @@ def _written(
 ) -> dict[str, Any]:
     path, section = text_section(raw)
     section = dict(section)
-    form = "current" if "rope_parameters" in section else "legacy"
+    family = FAMILIES[model.model_type]
     for layer, (old, new) in ropes.items():
         kind = model.layer_types[layer] if any(model.layer_types) else None
-        keys = config_from_scheme(new, form=form)
+        base = family.theta_keys.get(kind or "", "rope_theta")
+        if (
+            base != "rope_theta"
+        ):  # ModernBERT's global_rope_theta: one section cannot say both types
+            section["rope_parameters"] = {kind: {}, **(section.get("rope_parameters") or {})}
+        keys = config_from_scheme(new, form="current" if "rope_parameters" in section else "legacy")
         keys = _with_beta(keys, model, layer)
         _merge(section, keys, kind, old)
+        if base in section:  # where it is not rope_theta, there is one in the section as well
+            section[base] = keys.get("rope_parameters", keys)["rope_theta"]
         new_length = keys.get(LENGTH, to)  # dynamic scaling starts at the maximum: it stays
-        section[FAMILIES[model.model_type].aliases.get(LENGTH, LENGTH)] = new_length
+        section[family.aliases.get(LENGTH, LENGTH)] = new_length
     return with_section(raw, path, section)
 
 
@@ -180,11 +225,23 @@ def _kept(beside: Mapping[str, Any], old: Rope) -> dict[str, Any]:
     return {key: value for key, value in beside.items() if key not in known}
 
 
+def _sharing(
+    model: ModelScheme, said: ModelScheme, ropes: Mapping[int, tuple[Rope, Rope]]
+) -> dict[int, tuple[Rope, Rope]]:
+    """Layers with a window that turn by the very rope of the others, where one section says both."""
+    meant = dict(ropes.values())
+    shared = {}
+    for index, (before, after) in enumerate(zip(model.layers, said.layers, strict=True)):
+        old, new = rope_of(before.rotary), rope_of(after.rotary)
+        if index not in ropes and old in meant and _same_speed(meant[old], new):
+            shared[index] = old, meant[old]
+    return shared
+
+
 def _check_says(
-    written: Mapping[str, Any], model: ModelScheme, ropes: Mapping[int, tuple[Rope, Rope]]
+    said: ModelScheme, model: ModelScheme, ropes: Mapping[int, tuple[Rope, Rope]]
 ) -> None:
-    """Read the new config back: extended layers turn as meant, the rest of the model is as before."""
-    said = scheme_from_config(written)
+    """What was read back: extended layers turn as meant, the rest of the model is as before."""
     about_model = ("layer_types", "windows", "softmax_scale", "additive", "encoder")
     for name in about_model:
         if getattr(said, name) != getattr(model, name):
@@ -214,86 +271,3 @@ def _same_speed(meant: Rope, said: Rope) -> bool:
         and math.isclose(a.attention_factor, b.attention_factor, rel_tol=1e-12)
         and math.isclose(a.softmax_scale, b.softmax_scale, rel_tol=1e-12)
     )
-
-
-def _explained(old: Rope, new: Rope, model: ModelScheme, original: int, to: int) -> list[str]:
-    factor: float = getattr(new.scaling, "factor")  # noqa: B009 - every extension has one
-    first = f"factor {factor:g} = {to} / {original}, new length / trained length"
-    explain = _EXPLAIN[type(new.scaling)]
-    lines = [first, *explain(replace(old, scaling=None), new, original, to)]
-    if not isinstance(new.scaling, DynamicNTK):
-        lines.append(f"{LENGTH} {model.max_length} -> {to}")
-    return lines
-
-
-def _explain_yarn(plain: Rope, new: Rope, original: int, to: int) -> list[str]:
-    scaling, width = new.scaling, plain.rotary_dim or plain.head_dim
-    assert isinstance(scaling, Yarn)
-    spectrum = Spectrum(1 / plain.frequencies().inv_freq.abs(), plain.base, width)
-    low, high = ramp_ends(scaling, spectrum)
-    said = [
-        f"pairs up to {low:g} of {width // 2} turn more than {scaling.beta_fast:g} times in "
-        f"{original} tokens and keep their speed; from {high:g} on they turn less than "
-        f"{scaling.beta_slow:g} time and are divided by {scaling.factor:g}; a ramp between",
-        f"attention factor {new.frequencies().attention_factor:.4f} = {_amplitude(scaling)}, "
-        "on cos and sin; code that forgets it flattens attention",
-    ]
-    if scaling.scale_softmax:
-        square = f"(0.1·{scaling.mscale_all_dim:g}·ln {scaling.factor:g} + 1)²"
-        said.append(f"softmax scale times {new.frequencies().softmax_scale:.4f} = {square}")
-    return said
-
-
-def _amplitude(scaling: Yarn) -> str:
-    """Where YaRN's attention factor comes from."""
-    plain = f"·ln {scaling.factor:g} + 1"
-    if scaling.attention_factor is not None:
-        formula = 0.1 * math.log(scaling.factor) + 1
-        return f"attention_factor, which stays as the config gives it (0.1{plain} = {formula:.4f})"
-    if scaling.mscale and scaling.mscale_all_dim:
-        return f"(0.1·{scaling.mscale:g}{plain}) / (0.1·{scaling.mscale_all_dim:g}{plain})"
-    return f"0.1{plain}"
-
-
-def _explain_linear(plain: Rope, new: Rope, original: int, to: int) -> list[str]:
-    return [f"every angle is divided by {to / original:g}: needs fine-tuning to work well"]
-
-
-def _explain_ntk(plain: Rope, new: Rope, original: int, to: int) -> list[str]:
-    stretched = plain.base * _bloc97(to / original, plain)
-    return [
-        f"rope_theta {plain.base:g} -> {stretched:g} = base · factor^(d/(d-2)): the fastest pair "
-        f"keeps its speed, the slowest is divided by {to / original:g}"
-    ]
-
-
-def _explain_dynamic(plain: Rope, new: Rope, original: int, to: int) -> list[str]:
-    factor = to / original
-    longest = plain.base * _bloc97(factor * factor - factor + 1, plain)
-    return [
-        f"{LENGTH} stays {original}: there dynamic scaling starts; at {to} tokens the base is "
-        f"{longest:g}. Keys cached earlier were rotated by a smaller one"
-    ]
-
-
-def _explain_llama3(plain: Rope, new: Rope, original: int, to: int) -> list[str]:
-    scaling = new.scaling
-    assert isinstance(scaling, Llama3)
-    return [
-        f"wavelengths below {original / scaling.high_freq_factor:g} tokens stay, above "
-        f"{original / scaling.low_freq_factor:g} they are stretched by {scaling.factor:g}"
-    ]
-
-
-_EXPLAIN: Mapping[type, Callable[[Rope, Rope, int, int], list[str]]] = {
-    Yarn: _explain_yarn,
-    Linear: _explain_linear,
-    NTK: _explain_ntk,
-    DynamicNTK: _explain_dynamic,
-    Llama3: _explain_llama3,
-}
-
-
-def _bloc97(stretch: float, rope: Rope) -> float:
-    width = rope.rotary_dim or rope.head_dim
-    return math.pow(stretch, width / (width - 2))
