@@ -87,6 +87,18 @@ def axial_angles(
     return angles
 
 
+def centred(sides: Sequence[int], extent: float, ends: bool) -> list[Vector]:
+    """Where the centre of each cell is, on each axis in [−extent, extent]; the last axis fastest."""
+    cells: list[Vector] = [()]
+    for side in sides:
+        if ends:
+            along = [extent * (2 * i / (side - 1) - 1) for i in range(side)]
+        else:
+            along = [extent * ((2 * i + 1) / side - 1) for i in range(side)]
+        cells = [(*cell, place) for cell in cells for place in along]
+    return cells
+
+
 def mixed_angles(position: tuple[float, float], speeds: Sequence[Vector]) -> list[float]:
     return [position[0] * row + position[1] * column for row, column in zip(*speeds, strict=True)]
 

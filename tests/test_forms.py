@@ -42,7 +42,17 @@ from posenc import (
     rotate_qk,
 )
 from posenc.contracts import TRAITS, Table
-from posenc.positions import Image, Text, grid, multimodal, on_axes, sequence, with_class_token
+from posenc.positions import (
+    Image,
+    Text,
+    centred,
+    grid,
+    multimodal,
+    on_axes,
+    sequence,
+    volume,
+    with_class_token,
+)
 from support import assert_roundings, random
 
 HEADS, DIM = 3, 16
@@ -144,6 +154,31 @@ def test_rotation_is_the_formula(name: str) -> None:
                 expected = oracle_rotated(form, x[0, head, t].tolist(), position, side)
                 size = max(map(abs, expected))
                 assert out[0, head, t].tolist() == pytest.approx(expected, abs=1e-12 * size)
+
+
+CELLS: dict[str, tuple[AxialRope, Tensor]] = {
+    "2-D from 0": (AxialRope(DIM), grid(2, 3)),
+    "2-D from 1": (AxialRope(DIM, pairing="adjacent"), grid(2, 3) + 1),
+    "2-D centred": (AxialRope(DIM, 100.0), centred(2, 3, extent=2 * math.pi)),
+    "3-D from 0": (AxialRope(DIM, split=(4, 6, 6)), volume(2, 2, 3)),
+    "3-D from 1": (AxialRope(DIM, split=3, axis_order=(0, 2, 1)), volume(2, 2, 3) + 1),
+    "3-D centred": (AxialRope(DIM, 100.0, split=3), centred(2, 3, frames=2, extent=math.pi)),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_cells_turn_at_coordinates_from_0_from_1_and_centred(name: str) -> None:
+    form, at = CELLS[name]
+    x = random(1, HEADS, len(at), DIM)
+    out = rotate(x, form.table(at, dtype=torch.float64), impl="reference")
+    q_pos, k_pos = at[-1:], at
+    for t, cell in enumerate(at.tolist()):
+        expected = oracle_rotated(form, x[0, 1, t].tolist(), cell, "query")
+        assert out[0, 1, t].tolist() == pytest.approx(expected, abs=1e-12)
+    scheme = Scheme(rotary=form)  # the same numbers in attention, of the last cell alone
+    last = attention(x[:, :, -1:], x, x, scheme=scheme, q_pos=q_pos, k_pos=k_pos, mask=None)
+    whole = attention(x, x, x, scheme=scheme, k_pos=k_pos, mask=None, impl="reference")
+    assert (last - whole[:, :, -1:]).abs().max() < 1e-6
 
 
 def test_sections_of_qwen_by_hand() -> None:
@@ -721,9 +756,6 @@ def test_a_slice_says_what_does_not_fit() -> None:
         heads_of_rank(scheme, num_heads=4, rank=0, num_ranks=2)
     with pytest.raises(ValueError, match="heads 6 to 9 were asked for of 8 heads"):
         HeadSlice(Alibi(8), 6, 4)
-    per_head = Scheme(rotary=MixedRope(16, num_heads=4))
-    with pytest.raises(ValueError, match="rotary= has heads of its own"):
-        heads_of_rank(per_head, num_heads=4, rank=0, num_ranks=2)
     rope = Scheme(rotary=Rope(16))
     assert heads_of_rank(rope, num_heads=4, rank=1, num_ranks=2) == rope
 

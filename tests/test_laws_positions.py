@@ -11,7 +11,6 @@ from torch import Tensor
 
 from posenc import KVCache, attention, heads_of_rank
 from posenc.positions import from_padding_mask, pose, randomized, sequence, shard, unshard
-from posenc.registry import ENCODINGS
 from support import (
     CAUSAL,
     DIM,
@@ -123,18 +122,9 @@ COUNTED = {"cope"}  # by what keys hold: gaps between positions are no tokens
 @pytest.mark.parametrize("name", NAMES)
 def test_heads_of_two_ranks_are_those_of_the_whole(name: str) -> None:
     scheme, (q, k, v), at = build(name), heads(7), standing(name, sequence(7))
-    if name in UNCUT:
-        with pytest.raises(ValueError, match="has heads of its own and cannot be cut"):
-            heads_of_rank(scheme, HEADS, 0, 2)
-        return
     run: dict[str, Any] = {"mask": mask_of(name), "q_pos": at, "k_pos": at}
     whole, outs, half = attention(q, k, v, scheme=scheme, **run), [], HEADS // 2
     for rank in (0, 1):
         local, mine = heads_of_rank(scheme, HEADS, rank, 2), slice(rank * half, (rank + 1) * half)
         outs.append(attention(q[:, mine], k[:, mine], v[:, mine], scheme=local, **run))
     assert_roundings(torch.cat(outs, 1), whole, 64)
-
-
-UNCUT = frozenset(
-    name for name in ENCODINGS if getattr(build(name).relative, "num_heads", None) is not None
-)

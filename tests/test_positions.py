@@ -425,6 +425,22 @@ def test_centred_coordinates_by_hand() -> None:
     assert fine.view(2, 4, 2, 4, 2).mean((1, 3)).flatten(0, 1).tolist() == coarse.tolist()
 
 
+@pytest.mark.parametrize("ends", [False, True])
+@given(
+    sides=st.lists(st.integers(2, 5), min_size=2, max_size=3),
+    extent=st.sampled_from([1.0, math.pi, 0.5]),
+)
+def test_centred_coordinates_are_the_formula(ends: bool, sides: list[int], extent: float) -> None:
+    *frames, height, width = sides
+    made = centred(height, width, frames=frames[0] if frames else None, extent=extent, ends=ends)
+    assert made.dtype == torch.float64
+    for got, expected in zip(made.tolist(), oracles.centred(sides, extent, ends=ends), strict=True):
+        assert got == pytest.approx(expected, abs=1e-15 * extent)
+    if frames:  # in the order of volume
+        order = volume(frames[0], height, width).double()
+        assert ((made.diff(dim=0) > 0) == (order.diff(dim=0) > 0)).all()
+
+
 # --- What goes wrong -----------------------------------------------------------------------------
 
 BAD: list[tuple[Callable[[], Any], str]] = [
@@ -435,6 +451,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: grid(0, 4), "height must be a positive multiple"),
     (lambda: volume(0, 2, 2), "frames must be at least 1"),
     (lambda: centred(1, 4, ends=True), "height must be at least 2, got 1"),
+    (lambda: centred(2, 2, frames=0), "frames must be at least 1, got 0"),
     (lambda: multimodal([]), "at least one Text, Image or Video"),
     (lambda: multimodal([3]), "parts must be Text, Image or Video, got 3"),  # pyright: ignore
     (lambda: multimodal([Text(1)], advance="max"), "advance must be"),  # pyright: ignore

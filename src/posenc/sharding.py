@@ -4,11 +4,13 @@ Whatever is indexed by head (slopes, bias tables, learned scales) must be read a
 the whole model. Slopes made anew for 4 heads of 8 are other slopes.
 """
 
+import copy
 from dataclasses import fields, replace
+from typing import Any
 
 from torch import Tensor, nn
 
-from posenc.contracts import TRAITS, LogitBias, Scheme
+from posenc.contracts import TRAITS, LogitBias, RotaryTables, Scheme, Table
 from posenc.query_scale import LearnedLogScale
 
 __all__ = ["HeadSlice", "QueryScaleSlice", "heads_of_rank"]
@@ -60,9 +62,11 @@ def heads_of_rank(scheme: Scheme, num_heads: int, rank: int, num_ranks: int) -> 
     >>> out = attention(q_local, k_local, v_local, scheme=local)  # [B, 4, T, D]
 
     What no head index enters (rotation, additive encodings, shared vectors) is the same on every
-    rank. Raises ValueError where the heads do not divide, where a part was made for another number
-    of heads, and for parts with heads of their own that cannot be cut here (a rotation learned per
-    head).
+    rank. Relative vectors and rotations with heads of their own (`Shaw` per head, `TransformerXL`,
+    `Deberta`, `MixedRope`) become views that read the rows of these heads: they hold the whole
+    parameters, under the same names, and gradients reach those rows alone. Raises ValueError where
+    the heads do not divide, where a part was made for another number of heads, and for a class with
+    heads that has no such view (it has no `heads`).
     """
     if num_ranks < 1 or num_heads % num_ranks or not 0 <= rank < num_ranks:
         raise ValueError(
@@ -70,18 +74,50 @@ def heads_of_rank(scheme: Scheme, num_heads: int, rank: int, num_ranks: int) -> 
             f"got rank {rank}"
         )
     for field in fields(scheme):
-        of_part = getattr(getattr(scheme, field.name), "num_heads", None)
+        of_part = _num_heads(getattr(scheme, field.name))
         if of_part not in (None, num_heads):
             raise ValueError(f"{field.name}= was made for {of_part} heads, not {num_heads}")
-        if of_part is not None and field.name not in ("bias", "query_scale"):
-            raise ValueError(f"{field.name}= has heads of its own and cannot be cut: {scheme}")
     count = num_heads // num_ranks
-    start, bias, query_scale = rank * count, scheme.bias, scheme.query_scale
-    if bias is not None:
-        bias = HeadSlice(bias, start, count)
-    if isinstance(query_scale, LearnedLogScale):
-        query_scale = QueryScaleSlice(query_scale, start, count)
-    return replace(scheme, bias=bias, query_scale=query_scale)
+    cut = {
+        field.name: _of_heads(field.name, getattr(scheme, field.name), rank * count, count)
+        for field in fields(scheme)
+    }
+    return replace(scheme, **cut)
+
+
+def _num_heads(part: Any) -> int | None:
+    """How many heads a part was made for; None where none of it is indexed by head."""
+    if isinstance(part, RotaryTables):
+        return part.q.cos.shape[-3] if part.q.cos.ndim == 4 else None
+    return getattr(part, "num_heads", None)
+
+
+def _of_heads(field: str, part: Any, start: int, count: int) -> Any:
+    if _num_heads(part) is None:
+        return part
+    if isinstance(part, LogitBias):
+        return HeadSlice(part, start, count)
+    if isinstance(part, LearnedLogScale):
+        return QueryScaleSlice(part, start, count)
+    if isinstance(part, RotaryTables):
+        encoding = None if part.encoding is None else _view(field, part.encoding, start, count)
+        q, k = (_rows(table, start, count) for table in (part.q, part.k))
+        return replace(part, q=q, k=q if part.k is part.q else k, encoding=encoding)
+    return _view(field, part, start, count)
+
+
+def _view(field: str, part: Any, start: int, count: int) -> Any:
+    """The same parameters, read for some heads alone."""
+    if getattr(part, "heads", None) is None:
+        raise ValueError(f"{field}= has heads of its own and cannot be cut: {part!r}")
+    local, start = copy.copy(part), start + (part.heads.start or 0)
+    local.heads, local.num_heads = slice(start, start + count), count
+    return local
+
+
+def _rows(table: Table, start: int, count: int) -> Table:
+    cos, sin = (part.narrow(-3, start, count) for part in (table.cos, table.sin))
+    return replace(table, cos=cos, sin=sin)
 
 
 def _check_slice(start: int, count: int, num_heads: int) -> None:

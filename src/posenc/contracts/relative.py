@@ -38,6 +38,7 @@ class RelativeKeyValue(nn.Module, ABC):
 
     head_dim: int
     num_heads: int | None = None  # None: the vectors are shared by all heads
+    heads: slice | None = None  # which of its heads it reads, where a rank may read some alone
     num_axes: int = 1  # coordinates of one position
     scaled: bool = True  # whether the softmax scale multiplies its logits, as it does q·k
     adds_values: bool = False  # whether value_sum gives anything

@@ -74,6 +74,7 @@ def centred(
     height: int,
     width: int,
     *,
+    frames: int | None = None,
     extent: float = 1.0,
     ends: bool = False,
     device: torch.device | str | None = None,
@@ -83,12 +84,16 @@ def centred(
     >>> centred(2, 1).tolist()
     [[-0.5, 0.0], [0.5, 0.0]]
 
+    With `frames` it is (frame, row, column) of every cell of a video, in the order of `volume`.
+
     A cell is where its centre is, 2(i + ½)/N − 1 on each axis, so that images of any size cover the
     same range (DINOv3: `extent=2 * math.pi`, base 100). `ends=True` puts the first and last cell on
     ∓extent instead (timm's "pixel" rotation: `extent=math.pi`).
     """
-    axes = []
-    for name, side in (("height", height), ("width", width)):
+    axes, sides = [], {"frames": frames, "height": height, "width": width}
+    for name, side in sides.items():
+        if side is None:
+            continue
         if side < 1 + ends:
             raise ValueError(f"{name} must be at least {1 + ends}, got {side}")
         index = torch.arange(side, dtype=torch.float64)

@@ -57,6 +57,8 @@ class Deberta(RelativeKeyValue):
     for what does not fit.
     """
 
+    heads = slice(None)
+
     def __init__(
         self,
         num_heads: int,
@@ -131,9 +133,13 @@ class Deberta(RelativeKeyValue):
         return (self.bucket(distances) + self.span).clamp(0, 2 * self.span - 1)
 
     def _heads(self, project: nn.Linear, table: Tensor) -> Tensor:
-        bias = None if project.bias is None else project.bias.to(table.dtype)
-        projected = nn.functional.linear(table, project.weight.to(table.dtype), bias)
+        weight = self._of_heads(project.weight).to(table.dtype)
+        bias = None if project.bias is None else self._of_heads(project.bias).to(table.dtype)
+        projected = nn.functional.linear(table, weight, bias)
         return projected.unflatten(-1, (-1, self.head_dim)).movedim(1, 0)
+
+    def _of_heads(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(0, (-1, self.head_dim))[self.heads].flatten(0, 1)
 
     def extra_repr(self) -> str:
         return (

@@ -32,6 +32,8 @@ class Shaw(RelativeKeyValue):
     head.
     """
 
+    heads = slice(None)
+
     def __init__(
         self,
         head_dim: int,
@@ -82,7 +84,7 @@ class Shaw(RelativeKeyValue):
 
     def _rows(self, table: Tensor, dtype: torch.dtype) -> Tensor:
         """The table in `dtype`; where nothing counts outside, with a row of zeros at both ends."""
-        table = table.to(dtype)
+        table = (table if self.num_heads is None else table[self.heads]).to(dtype)
         return nn.functional.pad(table, (0, 0, 1, 1)) if self.outside == "zero" else table
 
     def extra_repr(self) -> str:

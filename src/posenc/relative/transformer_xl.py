@@ -41,6 +41,8 @@ class TransformerXL(RelativeKeyValue):
     ValueError for sizes that do not fit.
     """
 
+    heads = slice(None)
+
     def __init__(
         self,
         num_heads: int,
@@ -80,11 +82,12 @@ class TransformerXL(RelativeKeyValue):
         block = self.prepared(block, q.dtype)
         queries = q
         if self.position_bias is not None:
-            queries = q + self.position_bias.to(q.dtype)[:, None]
+            queries = q + self.position_bias[self.heads].to(q.dtype)[:, None]
         logits = self._position_logits(queries, block)
         if self.content_bias is None:
             return logits
-        return logits + (k @ self.content_bias.to(k.dtype)[..., None]).mT  # u·k, [B, H, 1, K]
+        content = self.content_bias[self.heads].to(k.dtype)
+        return logits + (k @ content[..., None]).mT  # u·k, [B, H, 1, K]
 
     def prepare(self, whole: Block, dtype: torch.dtype) -> tuple[Tensor | int, ...]:
         """Vectors of the distances that occur; at scattered positions the waves of both sides."""
@@ -126,7 +129,7 @@ class TransformerXL(RelativeKeyValue):
 
     def _weights(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The columns of W that meet sines and cosines, `[H, head_dim, dim / 2]` each."""
-        weights = self.projection.to(dtype).unflatten(0, (-1, self.head_dim))
+        weights = self.projection.unflatten(0, (-1, self.head_dim))[self.heads].to(dtype)
         if self.layout == "alternating":
             return weights[..., 0::2], weights[..., 1::2]
         return weights[..., : self.dim // 2], weights[..., self.dim // 2 :]

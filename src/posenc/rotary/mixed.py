@@ -29,6 +29,7 @@ class MixedRope(nn.Module):
 
     num_axes = 2
     real_positions = True
+    heads = slice(None)  # which of them a rank reads
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class MixedRope(nn.Module):
         by_row, by_column = self.weight.to(host, torch.float64)
         if self.num_heads is not None:  # [B|1, 1, T, 1] against [H, 1, pairs]
             row, column = row[:, None], column[:, None]
-            by_row, by_column = by_row[:, None], by_column[:, None]
+            by_row, by_column = (by[self.heads, None] for by in (by_row, by_column))
         angle = row * by_row + column * by_column
         cos, sin = (part.to(dtype).to(device) for part in (angle.cos(), angle.sin()))
         return Table(cos, sin, self.pairing, self.head_dim)
