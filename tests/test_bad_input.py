@@ -85,6 +85,17 @@ CASES: dict[str, Case] = {
     "linear: factor": wrong(lambda: Linear(0.5), r"Linear: factor .* at least 1, got 0\.5"),
     "linear: nan": wrong(lambda: Linear(math.nan), r"Linear: factor .* got nan"),
     "linear: text": wrong(lambda: Linear("4"), r"Linear: factor .* got '4'"),
+    "linear: beyond floats": wrong(lambda: Linear(10**400), r"Linear: factor .* got 10000"),
+    "rope: base beyond floats": wrong(lambda: Rope(8, base=10**400), r"finite number, got 1000"),
+    "rope: base of true": wrong(lambda: Rope(8, base=True), r"finite number, got True"),
+    "yarn: truncate": wrong(lambda: Yarn(2.0, 64, truncate="no"), r"True or False, got 'no'"),
+    "yarn: softmax": wrong(lambda: Yarn(2.0, 64, scale_softmax=1), r"True or False, got 1"),
+    "llama3: text": wrong(lambda: Llama3(8.0, 64, "1"), r"is needed, got 4\.0 and '1'"),
+    "llama3: nan": wrong(lambda: Llama3(8.0, 64, math.nan), r"is needed, got 4\.0 and nan"),
+    "llama3: inf": wrong(lambda: Llama3(8.0, 64, 1.0, math.inf), r"is needed, got inf and 1\.0"),
+    "longrope: a number": wrong(
+        lambda: LongRope(3.0, (1.0,), 2.0, 64), r"short_factor must list .* got 3\.0"
+    ),
     "linear: bool": wrong(lambda: Linear(True), r"Linear: factor .* got True"),
     "ntk: one pair": wrong(lambda: Rope(2, scaling=NTK(2.0)).frequencies(), r"at least two pairs"),
     "ntk: rule": wrong(lambda: NTK(2.0, rule="kexue"), r"rule must be one of .*'kexue'"),

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from posenc.interop import other_positions
 from posenc.interop.hf import FAMILIES, ConfigError, ModelScheme, scheme_from_config
 
 CONFIGS = Path(__file__).with_name("configs")
@@ -53,12 +55,24 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_scaling": {**LISTS, "short_factor": [1.0] * 7}}, "8 entries.* not 7"),
     ({"rope_scaling": {**LISTS, "long_factor": ["1"] * 8}}, "a list of finite numbers"),
     ({"rope_scaling": {**LISTS, "factor": 16.0}}, "factor = 16.0: .* = 8: the"),
+    ({"rope_scaling": {"type": {}, "factor": 4.0}}, r"rope_scaling.type = \{\}: expected one of"),
+    ({"rope_scaling": {"type": "linear", "factor": {}}}, r"factor = \{\}: expected a finite"),
+    ({"rope_scaling": {**YARN, "beta_slow": 1e-320}}, "beta_slow > 0 is needed, got 32.0 and 1e-"),
+    ({"rope_scaling": YARN, "rope_theta": 0.25}, r"theta = 0.25, rope_scaling: .* base above 1"),
+    (
+        {"rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 1.5}},
+        "partial_rotary_factor = 1.5: expected a share",
+    ),
     ({"rope_scaling": [1]}, r"rope_scaling = \[1\]: expected an object"),
     ({"rope_scaling": None, "rope_parameters": {"sliding_attention": {}}}, "a layer type of this"),
     ({"rope_scaling": YARN, "rope_parameters": {"rope_type": "default"}}, "keys that agree"),
     ({"rope_theta": 0}, "rope_theta = 0: expected a finite number above 0"),
     ({"rope_theta": -1e4}, "rope_theta = -10000.0"),
     ({"rope_theta": True}, "rope_theta = True"),
+    (
+        {"rope_theta": 1e-320, "head_dim": 512},
+        "rope_theta = 1e-320, rope_parameters: no finite rotation",
+    ),
     ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "rope_theta = 10000.0: .* agree"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5: expected all 16 channels"),
     ({"partial_rotary_factor": 1.7e308}, r"partial_rotary_factor = 1.7e\+308: expected all 16"),
@@ -86,6 +100,88 @@ def test_what_cannot_be_meant_is_refused_by_name(changes: dict[str, Any], messag
     with pytest.raises(ConfigError, match=message):
         scheme_from_config(config)
     assert issubclass(ConfigError, ValueError)
+
+
+OWN_NAMES: list[tuple[str, dict[str, Any], str]] = [
+    ("gpt-j-6b", {"n_embd": "4"}, "n_embd = '4': expected a whole number"),
+    ("gpt-j-6b", {"n_embd": 4097}, "n_embd = 4097: expected a multiple of n_head = 16"),
+    ("gpt-j-6b", {"n_layer": None}, "n_layer is missing"),
+    ("chatglm3-6b", {"kv_channels": True}, "kv_channels = True"),
+    ("chatglm3-6b", {"rope_ratio": 0.25}, "rope_ratio = 0.25: .* at least 1"),
+    ("chatglm3-6b", {"rope_ratio": 2, "rope_theta": 1e4}, "rope_ratio = 2.0 but rope_theta = 1"),
+    ("t5-small", {"num_heads": []}, r"num_heads = \[\]"),
+    ("smollm3-3b", {"no_rope_layers": False}, "no_rope_layers = False: expected a list of 36"),
+    ("smollm3-3b", {"no_rope_layers": {}}, r"no_rope_layers = \{\}: expected a list of 36"),
+    ("qwen3-next-80b", {"full_attention_interval": 0}, "full_attention_interval = 0: .* from 1"),
+    ("modernbert-base", {"global_attn_every_n_layers": False}, "every_n_layers = False"),
+    ("exaone-4-32b", {"sliding_window_pattern": False, "sliding_window": None}, "pattern = False"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), OWN_NAMES)
+def test_a_key_is_named_as_the_config_names_it(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(name, **changes)
+
+
+WRONG_VALUES: list[Any] = [
+    0.25, "4", True, False, math.nan, math.inf, 10**400, -(10**30), -1, 0, 1e-320, 1.5, "magic",
+    [1.0, None], [None], [True], [], {},
+]  # fmt: skip
+# What a wrong value of these keys leads to is told about the key that they are needed for.
+TOLD_ELSEWHERE = {"_name_or_path", "text_config"}
+
+
+def keys_of(config: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in config.items():
+        yield (*path, key)
+        if isinstance(value, dict):
+            yield from keys_of(value, (*path, key))
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_every_refusal_names_the_key_and_its_value(name: str) -> None:
+    """Each key that is read, with each wrong value: it can be meant, or the error says what it is."""
+    config, used, refused = RAW[name], set(read(name).used_keys), 0
+    for path in keys_of(config):
+        if ".".join(path) not in used or path[0] in TOLD_ELSEWHERE:
+            continue
+        for value in WRONG_VALUES:
+            changed = copy.deepcopy(config)
+            place = changed
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = value
+            before = repr(changed)
+            try:
+                scheme_from_config(changed)
+            except ConfigError as error:
+                refused += 1
+                said = str(error)
+                assert path[-1] in said
+                shown = (repr(value)[:20], "is missing", "-1e+30" if value == -(10**30) else "…")
+                assert any(text in said for text in shown), said
+            assert repr(changed) == before
+    assert refused > 0
+
+
+def test_a_config_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted before it is made; here at a thousandth of what fills a machine."""
+    monkeypatch.setattr(other_positions, "MAX_NUMBERS", 1 << 18)
+    wide = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2}
+    disentangled = {"model_type": "sew-d", **wide, "max_position_embeddings": 512}
+    with pytest.raises(ConfigError, match=r"num_hidden_layers = 2: .* 262144 learned numbers, not"):
+        scheme_from_config({**disentangled, "pos_att_type": ["c2p", "p2c"]})
+    swin = {"model_type": "swin", "depths": [2, 2], "num_heads": [96] * 2, "window_size": 32,
+            "image_size": 224, "patch_size": 4}  # fmt: skip
+    with pytest.raises(ConfigError, match=r"depths = \[2, 2\]: .* not 1524096"):  # 63² · 96 · 4
+        scheme_from_config(swin)
+    small = scheme_from_config({**swin, "num_heads": [3, 6], "window_size": 7})
+    tables = [module for x in small.layers for module in x.modules().values()]
+    assert len(tables) == 4
+    assert all(x.device.type == "cpu" for table in tables for x in table.parameters())
 
 
 def test_a_family_without_a_published_width_asks_for_it() -> None:

@@ -45,6 +45,22 @@ def test_params_json_pairs_adjacent_channels() -> None:
     assert rope_of(said).scaling == Llama3(8.0, 8192) and not said.notes
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_theta": 1e-320}, "rope_theta = 1e-320: no finite rotation"),
+        ({"rope_high_freq_factor": 0.25}, "rope_high_freq_factor = 0.25: .* at least 1"),
+        ({"rope_theta": "5e5"}, "rope_theta = '5e5': expected a finite number"),
+        ({"n_heads": 31}, "dim = 4096: expected a multiple of n_heads = 31"),
+        ({"n_layers": True}, "n_layers = True"),
+    ],
+)
+def test_mistakes_in_a_params_json_are_named(changes: dict[str, Any], message: str) -> None:
+    params = json.loads((CONFIGS / "params/llama-3.1-8b.json").read_text())
+    with pytest.raises(ConfigError, match=message):
+        scheme_from_config({**params, **changes})
+
+
 def test_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(raw("llama-3-8b")))
     assert scheme_from_config(tmp_path) == scheme_from_config(tmp_path / "config.json")
@@ -76,6 +92,8 @@ def test_the_fields_of_a_gguf_header() -> None:
     assert divided.attention_factor == 1.0
     with pytest.raises(ConfigError, match=r"general\.architecture = 'nosuch'"):
         scheme_from_fields({**fields, "general.architecture": "nosuch"})
+    with pytest.raises(ConfigError, match=r"rope.freq_base = 0.25: Yarn needs a base above 1"):
+        scheme_from_fields({**fields, **yarn, "llama.rope.freq_base": 0.25})
     with pytest.raises(ConfigError, match=r"rope.new_key = 1: expected no such key"):
         scheme_from_fields({**fields, "llama.rope.new_key": 1})
 

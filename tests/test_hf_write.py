@@ -1,13 +1,16 @@
 """What config_from_scheme writes is read back equal; what no key can say is refused."""
 
+import copy
 import json
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from conformance.peers import MODELS, Peer, variants_of
 from posenc import (
     NTK,
     DynamicNTK,
@@ -22,7 +25,13 @@ from posenc import (
     Yarn,
 )
 from posenc.contracts import Pairing
-from posenc.interop.hf import ConfigError, ModelScheme, config_from_scheme, scheme_from_config
+from posenc.interop.hf import (
+    FAMILIES,
+    ConfigError,
+    ModelScheme,
+    config_from_scheme,
+    scheme_from_config,
+)
 
 CONFIGS = Path(__file__).with_name("configs")
 WRITTEN = [
@@ -36,13 +45,14 @@ WRITTEN = [
 FACTORS = st.floats(1, 64)
 LENGTHS = st.integers(64, 1 << 20)
 AMPLITUDES = st.none() | st.floats(0.5, 2)
+RULES: tuple[Literal["sqrt", "yarn"], ...] = ("sqrt", "yarn")
 
 
 @st.composite
 def scalings(draw: st.DrawFn, pairs: int) -> Any:
     """Any method that a config can say, with any of its options."""
     factor, length = draw(FACTORS), draw(LENGTHS)
-    low = draw(st.floats(0.25, 4))
+    low, rule = draw(st.floats(0.25, 4)), draw(st.sampled_from(RULES))
     slow = draw(st.floats(0.5, 4))
     lists = st.lists(st.floats(1, 64), min_size=pairs, max_size=pairs).map(tuple)
     yarn = Yarn(
@@ -50,7 +60,7 @@ def scalings(draw: st.DrawFn, pairs: int) -> Any:
         draw(AMPLITUDES), draw(AMPLITUDES), draw(AMPLITUDES),
     )  # fmt: skip
     longrope = LongRope(
-        draw(lists), draw(lists), factor, length, draw(AMPLITUDES),
+        draw(lists), draw(lists), factor, length, draw(AMPLITUDES), rule,
         short_attention_factor=draw(AMPLITUDES), long_attention_factor=draw(AMPLITUDES),
     )  # fmt: skip
     llama3 = Llama3(factor, length, low, low + draw(st.floats(0, 8)))
@@ -95,7 +105,68 @@ def test_any_rope_is_read_back_equal(case: tuple[str, Rope]) -> None:
 def test_a_real_model_is_read_back_equal(name: str) -> None:
     model = scheme_from_config(CONFIGS / f"{name}.json")
     written = config_from_scheme(model)
-    assert scheme_from_config(json.loads(json.dumps(written))) == model
+    raw = json.loads((CONFIGS / f"{name}.json").read_text())
+    beside = {} if "head_dim" in written else {k: raw[k] for k in BESIDE.get(name, ())}
+    assert scheme_from_config({**beside, **json.loads(json.dumps(written))}) == model
+
+
+# Falcon's class computes head_dim and takes none: what it computes it from stays in the config.
+BESIDE = {"falcon-7b": ("hidden_size", "num_attention_heads")}
+
+# One of each way to keep a rotation: names of its own, types of layers, switches, decoupled heads.
+CLASSES = [
+    "llama", "bamba", "recurrent_gemma", "falcon", "zamba2", "gptj", "gpt_neox", "gemma3_text",
+    "gemma4_text", "laguna", "deepseek_v3", "deepseek_v4", "mistral4", "smollm3", "granite_swa",
+    "qwen2_vl_text", "qwen3_vl_text", "dbrx", "ernie4_5_vl_moe_text", "hunyuan_vl_text", "phi3",
+    "modernbert", "nanochat", "minimax", "llama4_text",
+]  # fmt: skip
+VARIED = [(name, variant) for name in CLASSES for variant in variants_of(name)]
+
+
+def check_class(name: str, variant: str) -> bool:
+    """What is written goes through the model's own config class and comes back equal."""
+    try:
+        config = Peer.of(name).config(variant)
+    except Exception:  # whatever the class's own validation raises
+        return False
+    raw = json.loads(json.dumps(config.to_dict(), default=str))
+    try:
+        model = scheme_from_config(raw, model_type=name)
+        written = json.loads(json.dumps(config_from_scheme(model)))
+    except ConfigError:
+        return False
+    rope = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor")
+    kept = {key: value for key, value in raw.items() if key not in (*rope, *written)}
+    again = type(config)(**copy.deepcopy({**kept, **written})).to_dict()
+    made = scheme_from_config(json.loads(json.dumps(again, default=str)), model_type=name)
+    assert made == model
+    return True
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_class_of_a_family_takes_what_is_written(name: str) -> None:
+    assert check_class(name, "default")
+    for variant in ("yarn", "longrope", "dynamic alpha"):
+        if (name, variant) in VARIED:
+            check_class(name, variant)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("~")])
+def test_the_class_of_every_family_takes_what_is_written(name: str) -> None:
+    taken = [check_class(name, variant) for variant in variants_of(name)]
+    assert any(taken) or name == "esm" or FAMILIES[name].refuse  # esm: no keys of a rotation
+
+
+def test_yarns_rule_for_longrope_is_read_back_equal() -> None:
+    lists = ((1.0,) * 4, (2.0,) * 4)
+    rope = Rope(8, scaling=LongRope(*lists, 32.0, 4096, attention_rule="yarn"))
+    written = {"model_type": "llama", "num_hidden_layers": 1, **config_from_scheme(rope)}
+    assert scheme_from_config(written).scheme.rotary == rope
+    expected = 0.1 * math.log(32) + 1
+    assert rope.frequencies().attention_factor == pytest.approx(expected, rel=1e-15)
 
 
 def test_the_keys_are_those_of_transformers() -> None:

@@ -4,7 +4,7 @@ Frequencies and angles are float64; cosines and sines are rounded once, to the d
 Angles never take the dtype of activations: in bfloat16 the position 257 is 256.
 """
 
-import math
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
@@ -22,6 +22,9 @@ __all__ = [
     "host_for",
     "widest",
 ]
+
+
+LARGEST = sys.float_info.max  # an int may be larger
 
 
 def _same(one: Any, other: Any) -> Any:
@@ -110,5 +113,6 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
 
 def check_base(base: float) -> None:
     """Raise unless the base is a positive finite number."""
-    if not (isinstance(base, int | float) and math.isfinite(base) and base > 0):
+    is_real = isinstance(base, int | float) and not isinstance(base, bool)
+    if not is_real or not 0 < base <= LARGEST:
         raise ValueError(f"base must be a positive finite number, got {base!r}")

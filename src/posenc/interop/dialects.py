@@ -27,7 +27,7 @@ class Said:
 def chatglm(keys: Keys, family: Family) -> Said:
     """`rope_ratio`: ChatGLM2 divides positions by it, ChatGLM3 and GLM-4 multiply the base."""
     name = keys.text("_name_or_path") or ""
-    ratio = keys.number("rope_ratio", above=0) if "rope_ratio" in keys else 1.0
+    ratio = keys.number("rope_ratio", low=1) if "rope_ratio" in keys else 1.0
     if ratio == 1 or "chatglm3" in name or "glm-4" in name:
         return chatglm3(keys, family)
     if "chatglm2" in name:
@@ -45,9 +45,11 @@ def chatglm2(keys: Keys, family: Family) -> Said:
 
 
 def chatglm3(keys: Keys, family: Family) -> Said:
-    ratio = keys.number("rope_ratio", above=0) if "rope_ratio" in keys else 1.0
+    ratio = keys.number("rope_ratio", low=1) if "rope_ratio" in keys else 1.0
     base = (family.theta or 1.0) * ratio
-    if "rope_ratio" in keys and "rope_theta" not in keys:
+    if "rope_ratio" in keys:
+        if "rope_theta" in keys and keys.number("rope_theta") != base:
+            keys.disagree({"rope_ratio": ratio, "rope_theta": keys.get("rope_theta")})
         keys = _with(keys, rope_theta=base)
     return Said(keys, _original_rope(keys, family))
 

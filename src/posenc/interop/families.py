@@ -62,6 +62,8 @@ class Family:
     wide: Mapping[str, int] = field(default_factory=dict)  # head_dim by layer type
     layers: str = ""
     period: str = ""
+    types_key: str = ""  # where its class keeps the types of layers, if not where they are read
+    head_dim_computed: bool = False  # its class takes no head_dim
     unrotated: tuple[str, ...] = ()
     unless_no_window: bool = False  # `unrotated` holds only where sliding_window is set
     per_layer: str = ""  # a list with one entry a layer: 0 is no rotation, see rope_config.py

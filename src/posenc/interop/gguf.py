@@ -111,7 +111,7 @@ def scheme_from_fields(
             keys.fail(key, value, f"no such key; known are {', '.join(sorted(_KEYS))}")
     length = keys.integer("context_length", low=2) if "context_length" in keys else None
     rope = _rope(keys, name, length, tensors or {})
-    check_finite(rope, f"{name}.rope")
+    check_finite(rope, f"{name}.rope.freq_base = {rope.base!r}")
     scaling = rope.scaling
     return ModelScheme(
         name,

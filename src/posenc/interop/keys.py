@@ -41,10 +41,16 @@ class Keys:
 
     def fail(self, key: str, value: object, expected: str) -> NoReturn:
         """A ConfigError that names the key, what it holds and what was expected."""
-        raise ConfigError(f"{self.path}{key} = {shown(value)}: expected {expected}")
+        named = self.path + self.named(key)
+        raise ConfigError(f"{named} = {shown(value)}: expected {expected}")
 
     def missing(self, key: str, why: str) -> NoReturn:
-        raise ConfigError(f"{self.path}{key} is missing: {why}")
+        raise ConfigError(f"{self.path}{self.named(key)} is missing: {why}")
+
+    def named(self, key: str) -> str:
+        """The name that this config has for a key; the family's own where it has none."""
+        names = self._names(key)
+        return next((name for name in names if self.raw.get(name) is not None), names[0])
 
     def get(self, key: str) -> Any:
         """The value as it stands, from the config or the family's default, or None."""
@@ -95,7 +101,8 @@ class Keys:
         """Channels of one head: the key `width` shared out to so many heads, which `named` says."""
         channels = self.integer(width)
         if channels % heads or not low <= channels // heads <= high:
-            self.fail(width, channels, f"a multiple of {named} = {heads}, by {low} to {high}")
+            shares = f"{self.named(named)} = {heads}"
+            self.fail(width, channels, f"a multiple of {shares}, by {low} to {high}")
         return channels // heads
 
     def flag(self, key: str, *, default: bool) -> bool:

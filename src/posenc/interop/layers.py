@@ -1,7 +1,7 @@
 """Which layer of a model is which: types, windows, and layers without attention or rotation."""
 
 from posenc.interop.families import Family
-from posenc.interop.keys import Keys
+from posenc.interop.keys import Keys, shown
 
 __all__ = [
     "MAX_LAYERS",
@@ -124,7 +124,7 @@ def _with_period(keys: Keys, family: Family) -> str:
     period = keys.get(family.period)
     if isinstance(period, str) and period and set(period) <= {"L", "G"}:  # EXAONE: local, global
         return period.replace("L", "S").replace("G", "F")
-    if "sliding_window" not in keys and period == 0:
+    if family.unless_no_window and "sliding_window" not in keys and shown(period) == "0":
         return "F"
     size = keys.integer(family.period, high=MAX_LAYERS)
     head, cycle, tail = _parts(order)

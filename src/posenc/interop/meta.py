@@ -43,7 +43,7 @@ def scheme_from_params(params: Mapping[str, Any]) -> ModelScheme:
     scaling = _scaling(keys) if keys.flag("use_scaled_rope", default=False) else None
     with about("params.json"):
         rope = Rope(_head_dim(keys), base, "adjacent", scaling=scaling)
-    check_finite(rope, "params.json")
+    check_finite(rope, f"rope_theta = {base!r}")
     length = keys.integer("max_seq_len") if "max_seq_len" in keys else None
     return ModelScheme(
         "llama",
@@ -69,7 +69,7 @@ def _scaling(keys: Keys) -> Llama3:
     """
     high = 4.0
     if "rope_high_freq_factor" in keys:
-        high = keys.number("rope_high_freq_factor", above=0)
+        high = keys.number("rope_high_freq_factor", low=1)
     with about("rope_scaling_factor"):
         if "rope_scaling_factor" in keys:
             return Llama3(keys.number("rope_scaling_factor"), _SCALED_LENGTH, 1.0, high)

@@ -23,6 +23,7 @@ from posenc.interop.windows import layout_layers, window_layers
 
 __all__ = ["Parts", "other_parts"]
 
+MAX_NUMBERS = 1 << 28  # learned ones, of all layers together: 1 GB
 MAX_BUCKETS, MAX_DISTANCE = 1024, 1 << 16  # bucket edges are exact integers: dear beyond this
 
 # Options of Sinusoidal, as they are.
@@ -41,7 +42,27 @@ class Parts:
 
 
 def other_parts(keys: Keys, family: Family, model_type: str) -> Parts:
-    """The parts of a family without rotation."""
+    """The parts of a family without rotation. Raises ConfigError before they fill the memory."""
+    with torch.device("meta"):
+        _check_size(keys, _made(keys, family, model_type))
+    return _made(keys, family, model_type)
+
+
+def _check_size(keys: Keys, parts: Parts) -> None:
+    """The largest that is published, DeBERTa-v2-xxlarge, has 2^27.8 numbers in its 48 layers."""
+    layers = parts.layers + (parts.encoder.layers if parts.encoder else ())
+    modules = {part for scheme in layers for part in scheme.modules().values()}
+    numbers = {x for module in modules for x in module.parameters()}
+    count = sum(x.numel() for x in numbers)
+    if count > MAX_NUMBERS:
+        key = next((x for x in ("num_hidden_layers", "depths") if x in keys), "num_hidden_layers")
+        keys.fail(
+            key, keys.get(key),
+            f"layers whose positions have at most {MAX_NUMBERS} learned numbers, not {count}",
+        )  # fmt: skip
+
+
+def _made(keys: Keys, family: Family, model_type: str) -> Parts:
     if family.position == "t5":
         return _t5(keys, family, model_type)
     if family.position in _PARTS:

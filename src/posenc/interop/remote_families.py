@@ -16,6 +16,7 @@ GPT2_NAMES = {"hidden_size": "n_embd", "num_attention_heads": "n_head",
               "num_hidden_layers": "n_layer", "max_position_embeddings": "n_positions"}  # fmt: skip
 FALCON_NAMES = {"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
 CHATGLM = Family(pairing="adjacent", fraction=0.5, aliases=CHATGLM_NAMES, dialect="chatglm")
+FALCON = Family(aliases=FALCON_NAMES, dialect="falcon", head_dim_computed=True)
 STABLELM = Family(fraction=0.25)
 
 REMOTE: dict[str, Family] = {
@@ -33,10 +34,8 @@ REMOTE: dict[str, Family] = {
     "stablelm_epoch": STABLELM,
     "kimi_k2": Family(pairing="adjacent", mla=True, softmax=True),
     "phi-msft": Family(fraction=1.0, aliases=GPT2_NAMES),
-    "RefinedWeb": replace(LLAMA, aliases=FALCON_NAMES, dialect="falcon"),
-    "RefinedWebModel": replace(LLAMA, aliases=FALCON_NAMES, dialect="falcon"),
+    **dict.fromkeys(("falcon", "RefinedWeb", "RefinedWebModel"), FALCON),
     # Of transformers, with keys of their own.
-    "falcon": replace(LLAMA, aliases=FALCON_NAMES, dialect="falcon"),
     "roformer": Family(pairing="adjacent"),
     "esm": Family(only_if=("position_embedding_type", "rotary"), dialect="esm"),
     "dbrx": Family(

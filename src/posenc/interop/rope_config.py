@@ -115,7 +115,7 @@ def _listed(
     every = (True,) * count
     listed = keys.raw.get(name) if name else None
     if name == "no_rope_layers":  # named the wrong way round: 1 means that the layer rotates
-        if not listed:
+        if listed is None or listed == []:
             return bases, _by_interval(keys, family, count), every
         flags = keys.numbers(name, count, "layer")
         if not set(flags) <= {0, 1}:
@@ -171,10 +171,17 @@ def _scheme(
         return Scheme(query_scale=query_scale(keys, family, None))
     keys = replace(keys, raw={**keys.raw, **dict(layer.own)})
     rope = _rope(keys, family, section, layer, sections, implied)
-    key = section.path.rstrip(".")
-    check_finite(rope, key)
+    check_finite(rope, _about_base(sections, layer, section, rope))
     rotary = with_axes(rope, family, section) if family.mrope else rope
     return Scheme(rotary=rotary, query_scale=query_scale(keys, family, section))
+
+
+def _about_base(sections: Sections, layer: Layer, section: Keys, rope: Rope) -> str:
+    """The base as the config names it, and the section that it is stretched by."""
+    names = sections.said_bases(layer.kind, section) if layer.base is None else {}
+    base = next(iter(names), sections.family.per_layer if layer.base is not None else "rope_theta")
+    beside = section.path.rstrip(".")
+    return f"{base} = {rope.base!r}, {beside}" if beside not in base else f"{base} = {rope.base!r}"
 
 
 def _rope(

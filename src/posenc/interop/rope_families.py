@@ -144,9 +144,10 @@ ROPE: dict[str, Family] = {
     **family("minimax_m2 minimax_m3_vl_text", LLAMA_128, theta=5e6, fraction=1.0),
     "sarvam_moe": Family(theta=8e6, head_dim=64, fraction=1.0),
     "solar_open": Family(theta=1e6, head_dim=128, fraction=1.0),
-    "bamba": Family(fraction=0.5, aliases=BLOCKS),
+    "bamba": Family(fraction=0.5, aliases=BLOCKS, types_key="attn_layer_indices"),
     "recurrent_gemma": Family(
-        fraction=0.5, layers="RRF", aliases={**BLOCKS, "sliding_window": "attention_window_size"}
+        fraction=0.5, layers="RRF", types_key="block_types",
+        aliases={**BLOCKS, "sliding_window": "attention_window_size"}
     ),
     "qwen3_next": QWEN3_NEXT,
     # Adjacent channels --------------------------------------------------------------------------

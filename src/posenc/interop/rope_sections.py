@@ -10,10 +10,13 @@ from typing import Any
 
 from posenc.interop.families import Family
 from posenc.interop.keys import Keys
-from posenc.interop.scaling_keys import COMMON, method_name
+from posenc.interop.scaling_keys import COMMON, METHODS, method_name
+from posenc.interop.several_axes import MROPE_KEYS
 
 __all__ = ["Sections"]
 
+# Keys of a flat section: an object under one of them is a mistake, not a layer type.
+SCALAR_KEYS = COMMON.union(MROPE_KEYS, *(method.keys for method in METHODS.values()))
 _OTHER_BASES = ("rotary_emb_base", "rope_base")  # GPT-NeoX and Qwen 1; Falcon's and others' forks
 
 
@@ -35,7 +38,10 @@ class Sections:
         if given is None or not given.raw:
             return Sections(keys, family, None, False)
         labels = kinds | set(family.types)
-        nested = any(key in labels or isinstance(x, Mapping) for key, x in given.raw.items())
+        nested = any(
+            key in labels or (isinstance(x, Mapping) and key not in SCALAR_KEYS)
+            for key, x in given.raw.items()
+        )
         if nested:
             _check_nested(given, labels)
         return Sections(keys, family, given, nested)
@@ -60,6 +66,15 @@ class Sections:
 
     def base(self, kind: str | None, section: Keys) -> float:
         """rope_theta, of the section or beside it; else the published default of the family."""
+        said = self.said_bases(kind, section)
+        if len(set(said.values())) > 1:
+            replace(self.keys, path="").disagree(said)
+        if said:
+            return next(iter(said.values()))
+        return self._published_base(self.label(kind), section)
+
+    def said_bases(self, kind: str | None, section: Keys) -> dict[str, float]:
+        """The keys that say a base of this layer type, and what they say."""
         label = self.label(kind)
         beside = self.family.theta_keys.get(label or "", "rope_theta")
         said = {}
@@ -68,9 +83,7 @@ class Sections:
         for key in (beside, *_OTHER_BASES):
             if key in self.keys and self._speaks(key, label):
                 said[self.keys.path + key] = self.keys.number(key, above=0)
-        if len(set(said.values())) > 1:
-            replace(self.keys, path="").disagree(said)
-        return next(iter(said.values())) if said else self._published_base(label, section)
+        return said
 
     def _speaks(self, key: str, label: str | None) -> bool:
         """Whether a key beside the sections is about this type: with types, only named keys are."""

@@ -154,7 +154,10 @@ def _llama3(keys: Keys, head: Head) -> Llama3:
 
 def _proportional(keys: Keys, head: Head) -> Proportional:
     del head
-    fraction = keys.number("partial_rotary_factor", low=0) if "partial_rotary_factor" in keys else 1
+    share = "partial_rotary_factor"
+    fraction = keys.number(share, low=0) if share in keys else 1
+    if fraction > 1:
+        keys.fail(share, fraction, "a share of the pairs, from 0 to 1")
     factor = keys.number("factor", low=1) if "factor" in keys else 1.0
     return Proportional(fraction, factor)
 

@@ -1,6 +1,5 @@
 """From a scaling method to the keys of its section: the other way round of scaling_keys.py."""
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,6 +32,9 @@ def write_scaling(rope: Rope, family: Family | None) -> tuple[dict[str, Any], fl
     if rope.scaling is None:
         return {"rope_type": "default"}, rope.base
     if isinstance(rope.scaling, NTK):
+        if family is not None and "alpha" in family.extra and rope.scaling.rule == "bloc97":
+            section = {"rope_type": "dynamic", "factor": 1.0, "alpha": rope.scaling.factor}
+            return section, rope.base
         return {"rope_type": "default"}, _stretched(rope.base, rope.scaling, rope.rotary_dim or 0)
     write = _WRITERS.get(type(rope.scaling))
     if write is None:
@@ -101,7 +103,6 @@ def _yarn(scaling: Yarn) -> dict[str, Any]:
 
 
 def _longrope(scaling: LongRope) -> dict[str, Any]:
-    """YaRN's rule for the amplitude has no name of its own: the number is written."""
     written: dict[str, Any] = {
         "rope_type": "longrope",
         "factor": scaling.factor,
@@ -114,8 +115,6 @@ def _longrope(scaling: LongRope) -> dict[str, Any]:
         "short_mscale": scaling.short_attention_factor,
         "long_mscale": scaling.long_attention_factor,
     }
-    if scaling.attention_rule == "yarn" and scaling.attention_factor is None:
-        given["attention_factor"] = 0.1 * math.log(scaling.factor) + 1.0
     return written | {name: value for name, value in given.items() if value is not None}
 
 

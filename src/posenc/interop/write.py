@@ -30,9 +30,11 @@ def config_from_scheme(
 
     `form="legacy"` writes `rope_theta` and `rope_scaling`, for versions before transformers 5. A
     ModelScheme is written with its model_type and its layers, so that the result can be read by
-    itself. Pairing is not in any config: the family fixes it, and one that does not fit the
-    family's is an error, as is all else that the keys cannot say. Precision (`angle_dtype`) is not
-    a matter of configs and is left out.
+    itself; Falcon's needs `hidden_size` and `num_attention_heads` too, for its class takes no
+    head_dim. What configs have no name for is written as what equals it: NTK as another base
+    (HunYuan's as alpha), NTKByParts as YaRN with an attention factor of 1. Pairing is not in any
+    config: the family fixes it, and one that does not fit the family's is an error, as is all else
+    that the keys cannot say. Precision (`angle_dtype`) is not a matter of configs and is left out.
     """
     if form not in ("current", "legacy"):
         raise ValueError(f"form must be 'current' or 'legacy', got {form!r}")
@@ -56,14 +58,24 @@ def _model(model: ModelScheme, form: Form) -> dict[str, Any]:
     written[family.aliases.get("num_hidden_layers", "num_hidden_layers")] = len(model.layers)
     if model.max_length is not None:
         written[family.aliases.get(_LENGTH, _LENGTH)] = model.max_length
-    if any(model.layer_types):
-        written[family.aliases.get("layer_types", "layer_types")] = list(model.layer_types)
+    written |= _layer_types(model, family)
     written |= _switches(model, family) | _scales(model, family)
     if len(rotations) == 1 and not family.types:
         keys = _keys_of(next(iter(rotations)), family, form)
     else:
         keys = _by_type(model, family, form)
     return written | _with_beta(model, family, keys)
+
+
+def _layer_types(model: ModelScheme, family: Family) -> dict[str, Any]:
+    """The type of each layer, under the key that the family's class takes."""
+    if not any(model.layer_types):
+        return {}
+    key = family.types_key or family.aliases.get("layer_types", "layer_types")
+    if key == "attn_layer_indices":
+        full = [i for i, kind in enumerate(model.layer_types) if kind == "full_attention"]
+        return {key: full}
+    return {key: list(model.layer_types)}
 
 
 def _switches(model: ModelScheme, family: Family) -> dict[str, Any]:
@@ -167,6 +179,8 @@ def _keys_of(rotation: Rope | MRope, known: Family | None, form: Form) -> dict[s
 
 def _head(rope: Rope, family: Family) -> dict[str, Any]:
     width = rope.rotary_dim or rope.head_dim
+    if family.head_dim_computed:
+        return {}
     if rope.placement == "leading" or family.trailing:
         return {family.aliases.get("head_dim", "head_dim"): rope.head_dim}
     written: dict[str, Any] = {

@@ -3,13 +3,24 @@
 import math
 from typing import Any
 
-__all__ = ["check_factor", "check_length", "check_one_of", "check_positive", "is_number"]
+__all__ = [
+    "check_factor",
+    "check_flag",
+    "check_length",
+    "check_one_of",
+    "check_positive",
+    "is_number",
+]
 
 
 def is_number(value: object) -> bool:
     """A finite int or float, and no bool."""
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)  # pyright: ignore[reportArgumentType]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond every float
+        return False
 
 
 def check_factor(scaling: Any) -> None:
@@ -40,6 +51,13 @@ def check_positive(scaling: Any, name: str) -> None:
     value = getattr(scaling, name)
     if value is not None and not (is_number(value) and value > 0):
         raise ValueError(f"{type(scaling).__name__}: {name} must be positive, got {value!r}")
+
+
+def check_flag(scaling: Any, name: str) -> None:
+    """True or False; "no" is neither."""
+    value = getattr(scaling, name)
+    if not isinstance(value, bool):
+        raise ValueError(f"{type(scaling).__name__}: {name} must be True or False, got {value!r}")
 
 
 def check_one_of(scaling: Any, name: str, choices: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from posenc.frequencies import Frequencies, Spectrum
-from posenc.scaling.checks import check_factor, check_length
+from posenc.scaling.checks import check_factor, check_length, is_number
 
 __all__ = ["Llama3"]
 
@@ -29,10 +29,11 @@ class Llama3:
     def __post_init__(self) -> None:
         check_factor(self)
         check_length(self)
-        if not self.high_freq_factor >= self.low_freq_factor > 0:
+        low, high = self.low_freq_factor, self.high_freq_factor
+        if not (is_number(low) and is_number(high) and high >= low > 0):
             raise ValueError(
                 "Llama3: high_freq_factor >= low_freq_factor > 0 is needed, "
-                f"got {self.high_freq_factor} and {self.low_freq_factor}"
+                f"got {high!r} and {low!r}"
             )
 
     def __call__(self, spectrum: Spectrum) -> Frequencies:

@@ -1,6 +1,7 @@
 """LongRoPE. Ding et al. 2024, arXiv 2402.13753."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,8 +27,8 @@ class LongRope:
     >>> rope = rope.at_length(100_000)                # the long list; up to 4,096 the short one
 
     `attention_factor` defaults to √(1 + ln(factor)/ln(original_length)), or with
-    `attention_rule="yarn"` to 0.1·ln(factor) + 1; 1 where factor is 1. `short_attention_factor` and
-    `long_attention_factor` set it for one list only.
+    `attention_rule="yarn"` to 0.1·ln(factor) + 1, which is kept as the number that it gives; 1
+    where factor is 1. `short_attention_factor` and `long_attention_factor` set it for one list only.
     """
 
     short_factor: tuple[float, ...]
@@ -47,10 +48,15 @@ class LongRope:
         for name in ("attention_factor", "short_attention_factor", "long_attention_factor"):
             check_positive(self, name)
         for name in ("short_factor", "long_factor"):
-            divisors = tuple(getattr(self, name))
+            listed = getattr(self, name)
+            divisors = tuple(listed) if isinstance(listed, Iterable) else ()
             if not divisors or not all(is_number(x) and x > 0 for x in divisors):
-                raise ValueError(f"LongRope: {name} must list positive numbers, got {divisors}")
+                raise ValueError(f"LongRope: {name} must list positive numbers, got {listed!r}")
             object.__setattr__(self, name, divisors)
+        if self.attention_rule == "yarn":  # configs have no name for it: a number, read back equal
+            if self.attention_factor is None:
+                object.__setattr__(self, "attention_factor", 0.1 * math.log(self.factor) + 1.0)
+            object.__setattr__(self, "attention_rule", "sqrt")
 
     @property
     def _is_long(self) -> bool:
@@ -77,6 +83,4 @@ class LongRope:
         given = own if own is not None else self.attention_factor
         if given is not None:
             return given
-        if self.attention_rule == "yarn":
-            return 0.1 * math.log(self.factor) + 1.0
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_length))

@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from posenc.frequencies import Frequencies, Spectrum
-from posenc.scaling.checks import check_factor, check_length, check_positive, is_number
+from posenc.scaling.checks import (
+    check_factor,
+    check_flag,
+    check_length,
+    check_positive,
+    is_number,
+)
 
 __all__ = ["NTKByParts", "Yarn", "ramp_ends"]
 
@@ -60,6 +66,7 @@ class Yarn:
 
     def __post_init__(self) -> None:
         _check_ramp(self)
+        check_flag(self, "scale_softmax")
         check_positive(self, "attention_factor")
         for name in ("mscale", "mscale_all_dim"):
             value = getattr(self, name)
@@ -108,8 +115,10 @@ def _by_parts(scaling: NTKByParts | Yarn, spectrum: Spectrum) -> Tensor:
 def _check_ramp(scaling: NTKByParts | Yarn) -> None:
     check_factor(scaling)
     check_length(scaling)
+    check_flag(scaling, "truncate")
     fast, slow = scaling.beta_fast, scaling.beta_slow
-    if not (is_number(fast) and is_number(slow) and fast >= slow > 0):
+    in_order = is_number(fast) and is_number(slow) and fast >= slow > 0
+    if not in_order or not math.isfinite(scaling.original_length / slow):
         raise ValueError(
             f"{type(scaling).__name__}: beta_fast >= beta_slow > 0 is needed, got {fast} and {slow}"
         )
