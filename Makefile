@@ -50,7 +50,7 @@ $(VENV)/.pip: constraints.txt
 	$(PIP) install --quiet --constraint constraints.txt pip
 	touch $@
 
-$(VENV)/.user: $(VENV)/.pip pyproject.toml hatch_build.py $(wildcard src/posenc/kernels/*.cpp)
+$(VENV)/.user: $(VENV)/.pip pyproject.toml hatch_build.py $(wildcard src/posenc/kernels/*.cpp src/posenc/kernels/*.h)
 	$(PIP) install --constraint constraints.txt --editable .
 	touch $@
 

@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from hatch_build import FLAGS, KERNELS
 from mutant_list import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,7 +101,21 @@ def outcome_of(mutant: Mutant | None) -> Result:
             found = f": {mutant.file} holds {mutant.old!r} {source.count(mutant.old)} times"
             return Result(mutant.name, "DOES NOT APPLY", 0.0, found)
         path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
+        if path.suffix in (".cpp", ".h") and not compiled(path.parent):
+            return Result(mutant.name, "BROKEN", 0.0, ": it does not compile")
         return tested(mutant.name, Path(folder), mutant.tests, ("SURVIVED", "killed"))
+
+
+def compiled(folder: Path) -> bool:
+    """Build the kernels of a copy anew, as an installation does."""
+    compiler = os.environ.get("CXX", "c++").split()
+    commands = [
+        [*compiler, *FLAGS, rounding, str(folder / source), "-o", str(folder / library)]
+        for library, (source, rounding) in KERNELS.items()
+    ]
+    return all(
+        subprocess.run(x, capture_output=True, check=False).returncode == 0 for x in commands
+    )
 
 
 def tested(name: str, folder: Path, files: Sequence[str], outcomes: tuple[str, str]) -> Result:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from posenc import Rope, rotate, rotate_qk
 from posenc.contracts import Pairing, RotaryTables
-from posenc.kernels import native
+from posenc.kernels import attention, library, native
 from posenc.positions import sequence
 from support import random
 
@@ -41,11 +41,11 @@ def fused(heads: int, dtype: torch.dtype, seed: int) -> Tensor:
 @pytest.fixture(params=["pool", "own"], ids=lambda whose: f"{whose} threads")
 def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "own":
-        native.leave_pool()
-    elif not native.joins_pool():
+        library.leave_pool()
+    elif not library.joins_pool():
         pytest.skip("PyTorch's threads are not OpenMP's here")
     yield
-    native.join_pool()
+    library.join_pool()
 
 
 @pytest.mark.usefixtures("_threads")
@@ -80,9 +80,10 @@ def test_nothing_beside_a_view_is_written() -> None:
     assert torch.equal(whole, before)
 
 
-def test_a_library_of_another_version_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_another_version_is_not_called() -> None:
     """After an update that was not installed, say: its struct is laid out differently."""
-    monkeypatch.setattr(native, "VERSION", native.VERSION + 1)
-    library, why = native._load()
-    assert library is None
-    assert why is not None and "install posenc again" in why
+    for name, version in (("_rotary.so", native.VERSION), ("_attention.so", attention.VERSION)):
+        assert library.load(name, version)[1] is None
+        loaded, why = library.load(name, version + 1)
+        assert loaded is None
+        assert why is not None and "install posenc again" in why and name in why

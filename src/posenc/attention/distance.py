@@ -1,13 +1,16 @@
 """Attention with a bias that depends on distance alone: a vector per head, never an `[H, Q, K]`.
 
-Flip a block of queries and row r, key j lies at distance c − r − j: the bias that it needs is entry
-r + j of the reversed distance vector, a strided view with positive strides. The fused kernel takes
-that view as its mask, so memory for positions is O(H·T). Causal and windowed masks are functions of
-distance too and live in the same vector as −inf.
+On the CPU a compiled kernel reads the vector (kernels/attention.cpp). Elsewhere the fused kernel of
+PyTorch does: flip a block of queries and row r, key j lies at distance c − r − j: the bias that it
+needs is entry r + j of the reversed distance vector, a strided view with positive strides. The fused
+kernel takes that view as its mask, so memory for positions is O(H·T). Causal and windowed masks are
+functions of distance too and live in the same vector as −inf.
 """
 
 import math
 from dataclasses import replace
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,7 +22,13 @@ from posenc.attention.problem import Problem
 from posenc.masks import Causal, Window, is_causal, parts_of
 from posenc.positions.checks import is_bare, is_recorded
 
-__all__ = ["distance_attention", "distance_vector", "farthest_distances", "is_by_distance"]
+__all__ = [
+    "distance_attention",
+    "distance_vector",
+    "farthest_distances",
+    "is_by_distance",
+    "native_attention",
+]
 
 BLOCK = 256  # queries at a time; causal blocks skip the keys after their last query
 LONG = 8192  # keys, from which larger blocks pay
@@ -48,6 +57,8 @@ def distance_attention(problem: Problem) -> Tensor:
         group = problem.q.shape[1] // problem.k.shape[1]
         k, v = (x.repeat_interleave(group, 1) for x in (problem.k, problem.v))
         return _WithBiasGradient.apply(problem.q, k, v, vector, problem)  # pyright: ignore
+    if _use_native(problem, vector):
+        return _native(problem, vector)
     skips = _may_skip(problem) and all(map(_is_real, (problem.q, problem.k, vector)))
     longer = (2 if skips else 4) if problem.k.shape[2] >= LONG else 1
     blocks = _blocks(problem.q.shape[2], longer * BLOCK)
@@ -57,6 +68,66 @@ def distance_attention(problem: Problem) -> Tensor:
         vector, firsts = _without(vector, farthest, problem), first_keys(problem, farthest, blocks)
     outs = [_attend(problem, vector, *block) for block in zip(blocks, firsts, strict=True)]
     return torch.cat(outs, dim=2)
+
+
+def native_attention(problem: Problem) -> Tensor:
+    """The same by the compiled kernel, or a ValueError that says why it cannot."""
+    kernel = _kernel()
+    if kernel.missing() is not None:
+        raise ValueError(f"impl='native' cannot attend: {kernel.missing()}")
+    if not is_by_distance(problem):
+        raise ValueError(
+            "impl='native' takes positions in storage order, a mask of causal and window parts, and "
+            "biases that depend on distance alone, outside of compiled graphs"
+        )
+    vector = distance_vector(problem)
+    wants_grad = torch.is_grad_enabled() and vector.requires_grad
+    if wants_grad or not _use_native(problem, vector):
+        shapes = ", ".join(f"{list(x.shape)}" for x in (problem.q, problem.k, problem.v))
+        raise ValueError(
+            f"impl='native' takes float32 CPU tensors without gradients or transforms, at least "
+            f"{kernel.FEWEST_QUERIES} queries and as many keys, got {problem.q.dtype} {shapes} on "
+            f"{problem.q.device} with a gradient wanted: {wants_grad or _wants_grad(problem)}"
+        )
+    return _native(problem, vector)
+
+
+def _wants_grad(problem: Problem) -> bool:
+    inputs = (problem.q, problem.k, problem.v)
+    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+
+
+def _use_native(problem: Problem, vector: Tensor) -> bool:
+    kernel = _kernel()
+    return (
+        problem.native
+        and kernel.fits(problem.q, problem.k, problem.v)
+        and vector.dtype == torch.float32
+        and is_bare(vector)
+    )
+
+
+def _native(problem: Problem, vector: Tensor) -> Tensor:
+    mask, num_queries, num_keys = problem.mask, problem.q.shape[2], problem.k.shape[2]
+    start, stop = (None, None) if mask is None else mask.visible(0, 0)
+    return _kernel().attend(
+        problem.q,
+        problem.k,
+        problem.v,
+        vector,
+        scale=problem.scale,
+        nearest=1 - num_queries if stop is None else max(1 - stop, 1 - num_queries),
+        farthest=num_keys - 1 if start is None else min(-start, num_keys - 1),
+        falls=_falls(problem) and num_keys > FALLING,
+    )
+
+
+@cache
+def _kernel() -> ModuleType:
+    """The module of the compiled kernel, loaded at the first attention with a bias."""
+    from posenc.kernels import attention  # noqa: PLC0415
+
+    return attention
 
 
 def first_keys(problem: Problem, farthest: Tensor, blocks: list[slice]) -> list[list[int]]:
@@ -104,9 +175,13 @@ def farthest_distances(problem: Problem, vector: Tensor, blocks: list[slice]) ->
 
 def _may_skip(problem: Problem) -> bool:
     """A causal, fixed bias over many keys, on the CPU: elsewhere the host would wait for norms."""
-    falls = problem.scheme.bias is not None and problem.scheme.bias.falls
     is_many = problem.k.shape[2] > FALLING and problem.q.shape[2] >= FEW
-    return is_causal(problem.mask) and falls and is_many and problem.q.device.type == "cpu"
+    return _falls(problem) and is_many and problem.q.device.type == "cpu"
+
+
+def _falls(problem: Problem) -> bool:
+    bias = problem.scheme.bias
+    return is_causal(problem.mask) and bias is not None and bias.falls
 
 
 def _is_real(x: Tensor) -> bool:
@@ -204,8 +279,11 @@ class _WithBiasGradient(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, vector: Tensor, problem: Problem
     ) -> Tensor:
-        blocks = _blocks(q.shape[2], BLOCK)
-        out = torch.cat([_attend(problem, vector, queries) for queries in blocks], dim=2)
+        if _use_native(problem, vector):
+            out = _native(problem, vector)
+        else:
+            blocks = _blocks(q.shape[2], BLOCK)
+            out = torch.cat([_attend(problem, vector, queries) for queries in blocks], dim=2)
         ctx.save_for_backward(q, k, v, vector, out)  # and nothing else is kept alive
         q, k, v = (x.new_empty(x.shape, device="meta") for x in (problem.q, problem.k, problem.v))
         ctx.problem = replace(problem, q=q, k=k, v=v)

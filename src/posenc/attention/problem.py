@@ -28,6 +28,7 @@ class Problem:
     contiguous: bool
     first: tuple[int, int] | None = None  # positions of the first query and key, where consecutive
     start: tuple[int, int] = (0, 0)  # of this block's queries and keys, counted in the whole call
+    native: bool = True  # whether the compiled kernel may serve
     made: Any = None  # what the relative vectors share between blocks
 
     def allowed(self) -> Tensor | None:

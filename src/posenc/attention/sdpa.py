@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posenc.attention.distance import distance_attention, is_by_distance
+from posenc.attention.distance import distance_attention, is_by_distance, native_attention
 from posenc.attention.order import by_document, documents, in_order
 from posenc.attention.problem import Problem, softmax
 from posenc.masks import Causal
 from posenc.rotate import rotate_qk
 
-__all__ = ["positioned", "sdpa_attention"]
+__all__ = ["by_kernel", "positioned", "sdpa_attention"]
 
 BLOCK_ELEMENTS = 1 << 24  # of a mask or bias built at once: 64 MB in float32
 VECTOR_ELEMENTS = 1 << 20  # where several maps of one block stay in the CPU's cache
@@ -25,6 +25,11 @@ VECTOR_ELEMENTS = 1 << 20  # where several maps of one block stay in the CPU's c
 def sdpa_attention(problem: Problem) -> Tensor:
     """Softmax attention `[B, H, Q, Dv]` in the dtype of the queries."""
     return _attended(in_order(positioned(problem).prepared()))
+
+
+def by_kernel(problem: Problem) -> Tensor:
+    """The same by the compiled kernel alone; a ValueError where it does not fit."""
+    return native_attention(in_order(positioned(problem)))
 
 
 def _attended(problem: Problem) -> Tensor:

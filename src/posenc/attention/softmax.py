@@ -1,18 +1,19 @@
 """Softmax attention under any scheme: checks once, then hands over to one implementation."""
 
+from dataclasses import replace
 from typing import Literal
 
 from torch import Tensor
 
 from posenc.attention.problem import checked
 from posenc.attention.reference import reference_attention
-from posenc.attention.sdpa import sdpa_attention
+from posenc.attention.sdpa import by_kernel, sdpa_attention
 from posenc.contracts import Scheme
 from posenc.masks import Mask, causal
 
 __all__ = ["AttentionImpl", "attention"]
 
-AttentionImpl = Literal["auto", "reference", "sdpa", "flex"]
+AttentionImpl = Literal["auto", "reference", "sdpa", "native", "flex"]
 NOPE = Scheme()
 
 
@@ -38,16 +39,21 @@ def attention(
     END of the keys, whose positions default to 0 … K-1. `scale` defaults to 1/√D. A query that may
     see no key gets zeros. `scheme.additive` belongs to the embeddings and is not applied here.
 
-    `impl="reference"` is the float64 definition, "sdpa" PyTorch's fused kernel, "flex" FlexAttention;
-    "auto" is "sdpa". Raises ValueError where shapes, heads, positions or the mask do not fit.
+    `impl="reference"` is the float64 definition, "sdpa" PyTorch's fused kernel, "native" the compiled
+    CPU kernel for biases by distance, "flex" FlexAttention; "auto" is "native" where that fits, else
+    "sdpa". Raises ValueError where shapes, heads, positions or the mask do not fit.
     """
     problem = checked(q, k, v, scheme, q_pos, k_pos, mask, scale)
     if impl == "reference":
         return reference_attention(problem)
-    if impl in ("auto", "sdpa"):
+    if impl == "auto":
         return sdpa_attention(problem)
+    if impl == "sdpa":
+        return sdpa_attention(replace(problem, native=False))
+    if impl == "native":
+        return by_kernel(problem)
     if impl == "flex":
         from posenc.attention.flex import flexible_attention  # noqa: PLC0415  loads a compiler
 
         return flexible_attention(problem)
-    raise ValueError(f"impl must be 'auto', 'reference', 'sdpa' or 'flex', got {impl!r}")
+    raise ValueError(f"impl must be 'auto', 'reference', 'sdpa', 'native' or 'flex', got {impl!r}")

@@ -6,7 +6,7 @@ import platform
 import torch
 
 import posenc
-from posenc.kernels import native, triton_rotary
+from posenc.kernels import attention, library, native, triton_rotary
 
 __all__ = ["findings"]
 
@@ -18,7 +18,7 @@ def findings() -> dict[str, str]:
     why = native.missing()
     rotation = (
         "native: the compiled kernel, for float32 and bfloat16, on "
-        + ("PyTorch's threads" if native.joins_pool() else "threads of its own")
+        + ("PyTorch's threads" if library.joins_pool() else "threads of its own")
         if why is None
         else f"eager, block by block: {why}"
     )
@@ -29,13 +29,21 @@ def findings() -> dict[str, str]:
         "rotate on the CPU": rotation,
         "rotate on a GPU": _on_gpu(),
         "rotate elsewhere, or compiled": "eager: PyTorch's operations, which torch.compile fuses",
-        "attention, bias by distance": "sdpa, over a strided view of one vector per head, O(H·T)",
+        "attention, bias by distance": _by_distance(),
         "attention, other schemes": "sdpa, a block of queries at a time where a mask is built",
         "GPU": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
     }
     for name in OPTIONAL:
         found[name] = "installed" if importlib.util.find_spec(name) else "not installed"
     return found
+
+
+def _by_distance() -> str:
+    view = "sdpa, over a strided view of one vector per head, O(H·T)"
+    why = attention.missing()
+    if why is not None:
+        return f"{view}: {why}"
+    return f"native, in float32 without gradients on the CPU: the compiled kernel; else {view}"
 
 
 def _on_gpu() -> str:

@@ -5,10 +5,7 @@ The kernel (rotary.cpp) is built with the package where there is a C++ compiler.
 """
 
 import ctypes
-import os
 import struct
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,20 +14,18 @@ from torch._C._functorch import is_functorch_wrapped_tensor  # pyright: ignore
 from torch.autograd import forward_ad
 
 from posenc.contracts import RotaryTables, Table
+from posenc.kernels.library import load
 from posenc.positions.checks import is_bare, is_recorded
 
 __all__ = [
     "fits",
-    "join_pool",
-    "joins_pool",
-    "leave_pool",
+    "is_plain",
     "missing",
     "rotate_native",
     "rotate_native_inplace",
     "rotate_together",
 ]
 
-LIBRARY = Path(__file__).with_name("_rotary.so")
 VERSION = 2  # of the calls below, as the library was built for them
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -41,65 +36,10 @@ _CALL = struct.Struct("2P 13q 2P 4q f4x")
 _Facts = tuple[int, int, int, int, int, bool]
 
 
-def _load() -> tuple[ctypes.CDLL | None, str | None]:
-    """The library, or why there is none."""
-    again = "install posenc again with a C++ compiler present"
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-    except OSError:
-        return None, f"the kernel was not built ({LIBRARY.name}): {again}"
-    try:
-        version = library.posenc_version()
-    except AttributeError:
-        version = 1  # had no such function
-    if version != VERSION:
-        return None, (
-            f"{LIBRARY.name} was built from another source (version {version}, this is {VERSION}): "
-            + again
-        )
-    library.posenc_rotate.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
-    library.posenc_rotate.restype = None
-    library.posenc_use_pool.argtypes = (ctypes.c_void_p,) * 3
-    library.posenc_use_pool.restype = None
-    return library, None
-
-
-_KERNEL, _WHY_MISSING = _load()
-
-
-@cache
-def _pool() -> tuple[ctypes.c_void_p, ...] | None:
-    """The entry points of the OpenMP library that runs PyTorch's threads, where one does."""
-    library = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
-    try:
-        loaded = ctypes.CDLL(str(library))
-        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-        return tuple(ctypes.cast(loaded[name], ctypes.c_void_p) for name in names)
-    except (OSError, AttributeError):
-        return None
-
-
-def joins_pool() -> bool:
-    """Whether the kernel can run on PyTorch's own threads."""
-    return _KERNEL is not None and _pool() is not None
-
-
-def join_pool() -> None:
-    """Run on PyTorch's own threads from now on; where there are none, on threads of the kernel's."""
-    pool = _pool()
-    if _KERNEL is not None and pool is not None:
-        _KERNEL.posenc_use_pool(*pool)
-
-
-def leave_pool() -> None:
-    """Start threads of the kernel's own from now on."""
-    if _KERNEL is not None:
-        _KERNEL.posenc_use_pool(None, None, None)
-
-
-join_pool()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=leave_pool)  # the pool stays with the parent
+_KERNEL, _WHY_MISSING = load("_rotary.so", VERSION)
+if _KERNEL is not None:
+    _KERNEL.posenc_rotate.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
+    _KERNEL.posenc_rotate.restype = None
 
 
 def missing() -> str | None:
@@ -110,8 +50,8 @@ def missing() -> str | None:
 def fits(x: Tensor, table: Table) -> bool:
     """Whether the kernel takes this tensor and this table."""
     return (
-        _is_plain(x)
-        and _is_plain(table.cos)
+        is_plain(x)
+        and is_plain(table.cos)
         and x.dtype in DTYPES
         and x.stride(-1) == 1
         and table.cos.dtype == torch.float32
@@ -121,7 +61,7 @@ def fits(x: Tensor, table: Table) -> bool:
     )
 
 
-def _is_plain(x: Tensor) -> bool:
+def is_plain(x: Tensor) -> bool:
     """Memory of this process, with no transform around it: no fake, dual or functorch tensor."""
     return (
         x.device.type == "cpu"

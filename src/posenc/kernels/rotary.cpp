@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <thread>
-#include <vector>
+
+#include "pool.h"
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -142,7 +142,8 @@ struct Job {
 
 int64_t items_of(const Call& c) { return c.batch * ((c.tokens + kBlock - 1) / kBlock); }
 
-void share(const Job& job, int64_t i, int64_t of) {
+void share(const void* argument, int64_t i, int64_t of) {
+  const Job& job = *static_cast<const Job*>(argument);
   for (const Call* c = job.calls; c < job.calls + job.num_calls; ++c) {
     int64_t items = items_of(*c);
     auto run = c->is_bfloat16 ? work_bfloat16 : work_float32;
@@ -150,27 +151,7 @@ void share(const Job& job, int64_t i, int64_t of) {
   }
 }
 
-// PyTorch's own pool of threads, by the entry points of the OpenMP library that it has loaded.
-// Threads beside that pool would wait for a core on which the pool still spins.
-struct Pool {
-  void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
-  int (*thread_num)();
-  int (*num_threads)();
-};
-Pool pool{};
-
-void share_of_this_thread(void* job) {
-  share(*static_cast<const Job*>(job), pool.thread_num(), pool.num_threads());
-}
-
 }  // namespace
-
-// Addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads; null to forget them.
-extern "C" void posenc_use_pool(void* parallel, void* thread_num, void* num_threads) {
-  pool.parallel = reinterpret_cast<decltype(pool.parallel)>(parallel);
-  pool.thread_num = reinterpret_cast<int (*)()>(thread_num);
-  pool.num_threads = reinterpret_cast<int (*)()>(num_threads);
-}
 
 // Of struct Call and the functions below; the Python side refuses a library of another version.
 extern "C" int64_t posenc_version() { return 2; }
@@ -184,16 +165,5 @@ extern "C" void posenc_rotate(const Call* calls, int64_t num_calls, int64_t num_
     elements += c->batch * c->heads * c->tokens * c->pairs;
   }
   int64_t useful = std::min({num_threads, items, elements / kWorthAThread + 1});
-  if (useful <= 1) {
-    share(job, 0, 1);
-  } else if (pool.parallel) {
-    pool.parallel(share_of_this_thread, &job, static_cast<unsigned>(useful), 0);
-  } else {
-    std::vector<std::thread> threads;
-    for (int64_t i = 1; i < useful; ++i) {
-      threads.emplace_back([&job, i, useful] { share(job, i, useful); });
-    }
-    share(job, 0, useful);
-    for (auto& thread : threads) thread.join();
-  }
+  run(share, &job, useful);
 }
