@@ -2511,6 +2511,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "test_cli_broken.py",
     ),
     mutant(
+        "tensors that stay are read whole",
+        "interop/checkpoints/files.py",
+        "    piece = bytearray(CHUNK)\n",
+        "    piece = bytearray(max(tensor.num_bytes for tensor in header.tensors))\n",
+        "test_checkpoints.py",
+    ),
+    mutant(
+        "the rows of a tensor are moved all at once",
+        "interop/checkpoints/files.py",
+        "parts = order.split(max(1, CHUNK // rows.shape[1]))",
+        "parts = order.split(len(order))",
+        "test_checkpoints.py",
+    ),
+    mutant(
+        "tensors that moved stay in memory",
+        "interop/checkpoints/files.py",
+        "    _fill(source, data, path)\n    rows",
+        "    _fill(source, data, path)\n    BITS[str(len(BITS))] = data\n    rows",
+        "test_checkpoints.py",
+    ),
+    mutant(
         "pickles opened to see what they are",
         "interop/checkpoints/files.py",
         "    if path.suffix in OTHER_WEIGHTS:",

@@ -6,6 +6,7 @@ Nothing here decodes a number, so every dtype passes through, including ones tor
 
 import json
 import math
+import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from posenc.interop.keys import shown
 __all__ = ["CheckpointError", "Header", "Stored", "read_header", "rewrite"]
 
 MAX_HEADER = 100_000_000  # what the safetensors library accepts
-CHUNK = 1 << 22
+CHUNK = 1 << 20
 LFS_POINTER = b"version "  # how the text begins that stands for a file until it is fetched
 BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
@@ -64,7 +65,9 @@ class Header:
         """The raw bytes of one tensor."""
         with self.path.open("rb") as file:
             file.seek(self.data_start + tensor.start)
-            return _exactly(file, tensor.num_bytes, self.path)
+            data = bytearray(tensor.num_bytes)
+            _fill(file, data, self.path)
+            return data
 
 
 def read_header(path: Path) -> Header:
@@ -110,15 +113,17 @@ def rewrite(
     """Write a new file with the same tensors, the rows of some in another order.
 
     `new_order` gives which old row each new row of a tensor holds, or None where it stays. A tensor
-    that changes is read whole, one at a time; the others are copied in small pieces.
+    that changes is read whole, one at a time; the others are copied in small pieces. Files are read,
+    not mapped: mapped pages would stay in memory for as long as there is room.
     """
+    piece = bytearray(CHUNK)
     with header.path.open("rb") as source, target.open("xb") as out:
         out.write(_encoded(header, metadata))
         source.seek(header.data_start)
         for tensor in header.tensors:
             order = new_order(tensor)
             if order is None:
-                _copy(source, out, tensor.num_bytes, header.path)
+                _copy(source, out, tensor.num_bytes, header.path, piece)
             else:
                 _move(source, out, tensor.num_bytes, header.path, order)
 
@@ -177,24 +182,25 @@ def _encoded(header: Header, metadata: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _copy(source: BinaryIO, out: BinaryIO, num_bytes: int, path: Path) -> None:
-    while num_bytes > 0:
-        piece = _exactly(source, min(num_bytes, CHUNK), path)
-        num_bytes -= len(piece)
-        out.write(piece)
+def _copy(source: BinaryIO, out: BinaryIO, num_bytes: int, path: Path, piece: bytearray) -> None:
+    for start in range(0, num_bytes, len(piece)):
+        some = memoryview(piece)[: num_bytes - start]
+        _fill(source, some, path)
+        out.write(some)
 
 
 def _move(source: BinaryIO, out: BinaryIO, num_bytes: int, path: Path, order: Tensor) -> None:
     if num_bytes == 0:
         return
-    data = _exactly(source, num_bytes, path)
+    data = mmap.mmap(-1, num_bytes)  # goes back to the system at once, where a heap would keep it
+    _fill(source, data, path)
     rows = torch.frombuffer(data, dtype=torch.uint8).view(order.numel(), -1)
-    for some in order.split(max(1, CHUNK // rows.shape[1])):
-        out.write(rows[some].numpy().data)
+    parts = order.split(max(1, CHUNK // rows.shape[1]))
+    moved = torch.empty_like(rows[: len(parts[0])])
+    for some in parts:
+        out.write(torch.index_select(rows, 0, some, out=moved[: len(some)]).numpy().data)
 
 
-def _exactly(file: BinaryIO, num_bytes: int, path: Path) -> bytearray:
-    data = bytearray(num_bytes)
-    if file.readinto(data) != num_bytes:  # pyright: ignore[reportAttributeAccessIssue]
+def _fill(file: Any, data: bytearray | memoryview | mmap.mmap, path: Path) -> None:
+    if file.readinto(data) != len(data):
         raise CheckpointError(f"{path} ends in the middle of a tensor")
-    return data
