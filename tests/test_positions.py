@@ -19,6 +19,7 @@ from posenc import (
     Rope,
     Scheme,
     attention,
+    heads_of_rank,
     rotate,
     same_segment,
 )
@@ -451,6 +452,33 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: grid(0, 4), "height must be a positive multiple"),
     (lambda: volume(0, 2, 2), "frames must be at least 1"),
     (lambda: centred(1, 4, ends=True), "height must be at least 2, got 1"),
+    (lambda: sequence(3, start=0.5), "start must be an int, got 0.5"),  # pyright: ignore
+    (lambda: sequence(True), "length must be an int, got True"),
+    (lambda: from_lengths([2.5, 1]), "length must be an int, got 2.5"),  # pyright: ignore
+    (lambda: from_padding_mask([1, 0]), "mask must be a tensor, got list"),  # pyright: ignore
+    (lambda: following(sequence(3), -1), "-1 positions cannot follow"),
+    (lambda: shard(16.0, 0, 2), "num_tokens must be an int, got 16.0"),  # pyright: ignore
+    (lambda: shard(16, False, 2), "rank must be an int, got False"),
+    (lambda: padded_length(16, 2.0), "num_ranks must be an int, got 2.0"),  # pyright: ignore
+    (lambda: randomized(3, 8.5), "num_positions must be an int, got 8.5"),  # pyright: ignore
+    (lambda: pose(3, 8, batch=0), "batch must be at least 1, or None for one row, got 0"),
+    (lambda: randomized(3, 8, batch=-1), "batch must be at least 1"),
+    (lambda: pose(3, 8.0), "target_length must be an int, got 8.0"),  # pyright: ignore
+    (lambda: Video(2, 2, 2, True), "seconds_per_frame must be positive, got True"),
+    (lambda: Video(2, 2, 2, math.nan), "seconds_per_frame must be positive, got nan"),
+    (
+        lambda: multimodal([Video(2, 1, 1, 0.5)], tokens_per_second=-2),
+        "tokens_per_second must be positive, got -2",
+    ),
+    (lambda: multimodal([Text(2)], start=0.5), "start must be an int, got 0.5"),  # pyright: ignore
+    (lambda: grid(2.0, 2), "height must be an int, got 2.0"),  # pyright: ignore
+    (lambda: volume("2", 2, 2), "frames must be an int, got '2'"),  # pyright: ignore
+    (lambda: centred(2, 2, extent=math.nan), "extent must be positive and finite, got nan"),
+    (lambda: centred(2.0, 2), "height must be an int, got 2.0"),  # pyright: ignore
+    (lambda: Rope(8).at_length(True), "length must be an int, got True"),
+    (lambda: Rope(8).at_length(9.5), "length must be an int, got 9.5"),  # pyright: ignore
+    (lambda: heads_of_rank(Scheme(), 4, True, 2), "rank must be an int, got True"),
+    (lambda: heads_of_rank(Scheme(), 0, 0, 2), "num_heads 0 must divide over num_ranks 2"),
     (lambda: centred(2, 2, frames=0), "frames must be at least 1, got 0"),
     (lambda: multimodal([]), "at least one Text, Image or Video"),
     (lambda: multimodal([3]), "parts must be Text, Image or Video, got 3"),  # pyright: ignore

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from posenc.contracts import TRAITS, LogitBias, RotaryTables, Scheme, Table
+from posenc.positions import check_whole
 from posenc.query_scale import LearnedLogScale
 
 __all__ = ["HeadSlice", "QueryScaleSlice", "heads_of_rank"]
@@ -68,7 +69,8 @@ def heads_of_rank(scheme: Scheme, num_heads: int, rank: int, num_ranks: int) -> 
     the heads do not divide, where a part was made for another number of heads, and for a class with
     heads that has no such view (it has no `heads`).
     """
-    if num_ranks < 1 or num_heads % num_ranks or not 0 <= rank < num_ranks:
+    check_whole(num_heads=num_heads, rank=rank, num_ranks=num_ranks)
+    if min(num_heads, num_ranks) < 1 or num_heads % num_ranks or not 0 <= rank < num_ranks:
         raise ValueError(
             f"num_heads {num_heads} must divide over num_ranks {num_ranks}, with rank below it; "
             f"got rank {rank}"

@@ -10,6 +10,7 @@ from posenc.positions.checks import (
     check_ints,
     check_positions,
     check_range,
+    check_whole,
     check_window,
     query_key_positions,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "check_ints",
     "check_positions",
     "check_range",
+    "check_whole",
     "check_window",
     "following",
     "from_lengths",

@@ -1,5 +1,7 @@
 """Checks at the boundary: dtype, shape and range of positions, with what was given in the error."""
 
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,7 @@ __all__ = [
     "check_ints",
     "check_positions",
     "check_range",
+    "check_whole",
     "check_window",
     "host_all",
     "is_bare",
@@ -58,6 +61,14 @@ def check_ints(**values: object) -> None:
     """Raise unless each is an int; None and bools, floats and arrays are none."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{name} must be an int, got {value!r}")
+
+
+def check_whole(**values: object) -> None:
+    """The same for counts and indices, where numpy's and a graph's whole numbers will do."""
+    for name, value in values.items():
+        is_whole = isinstance(value, int | torch.SymInt | Integral)
+        if isinstance(value, bool) or not is_whole:
             raise ValueError(f"{name} must be an int, got {value!r}")
 
 

@@ -5,12 +5,13 @@ Coordinates are always (row, column) or (frame, row, column). A model that count
 so that one coordinate tensor fits all.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from posenc.positions.checks import check_range, host_all
+from posenc.positions.checks import check_range, check_whole, host_all
 
 __all__ = ["centred", "from_pixel_mask", "grid", "unravel", "volume", "with_class_token"]
 
@@ -26,6 +27,7 @@ def grid(
     `merge=m` orders cells by m × m blocks, as encoders do whose patches are merged afterwards
     (Qwen2-VL): all cells of a block first, blocks and cells row-major.
     """
+    check_whole(height=height, width=width, merge=merge)
     for name, side in (("height", height), ("width", width)):
         if side < 1 or merge < 1 or side % merge:
             raise ValueError(
@@ -63,6 +65,7 @@ def volume(
     >>> volume(2, 1, 2).tolist()
     [[0, 0, 0], [0, 0, 1], [1, 0, 0], [1, 0, 1]]
     """
+    check_whole(frames=frames)
     if frames < 1:
         raise ValueError(f"frames must be at least 1, got {frames}")
     cells = grid(height, width, merge=merge, device=device)
@@ -90,10 +93,14 @@ def centred(
     same range (DINOv3: `extent=2 * math.pi`, base 100). `ends=True` puts the first and last cell on
     ∓extent instead (timm's "pixel" rotation: `extent=math.pi`).
     """
+    if not 0 < extent < math.inf:
+        raise ValueError(f"extent must be positive and finite, got {extent!r}")
     axes, sides = [], {"frames": frames, "height": height, "width": width}
     for name, side in sides.items():
-        if side is None:
+        if side is None and name == "frames":
             continue
+        check_whole(**{name: side})
+        assert side is not None
         if side < 1 + ends:
             raise ValueError(f"{name} must be at least {1 + ends}, got {side}")
         index = torch.arange(side, dtype=torch.float64)

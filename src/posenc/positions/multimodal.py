@@ -5,13 +5,15 @@ axis; an image or video has its grid, shifted to begin after everything before i
 "Qwen2.5-VL", arXiv 2502.13923, section 2.1.2: time counts seconds, not frames.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from posenc.positions.checks import check_whole
 from posenc.positions.grids import volume
 from posenc.positions.tokens import on_axes, sequence
 
@@ -54,8 +56,7 @@ class Video:
 
     def __post_init__(self) -> None:
         _check(self, "frames", "height", "width")
-        if self.seconds_per_frame is not None and not 0 < self.seconds_per_frame < float("inf"):
-            raise ValueError(f"seconds_per_frame must be positive, got {self.seconds_per_frame!r}")
+        _check_rate("seconds_per_frame", self.seconds_per_frame)
 
 
 def multimodal(
@@ -81,6 +82,8 @@ def multimodal(
     """
     if advance not in ("largest", "grid"):
         raise ValueError(f"advance must be 'largest' or 'grid', got {advance!r}")
+    _check_rate("tokens_per_second", tokens_per_second)
+    check_whole(start=start)
     pieces, at = [], start
     for part in parts:
         piece = at + _coordinates(part, tokens_per_second)
@@ -111,6 +114,13 @@ def _coordinates(part: Text | Image | Video, tokens_per_second: float | None) ->
         times = torch.tensor([int(round(i * step, 6)) for i in range(part.frames)])
         cells[:, 0] = times[cells[:, 0]]
     return cells
+
+
+def _check_rate(name: str, rate: Any) -> None:
+    """None, or a positive finite number."""
+    is_real = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if rate is not None and not (is_real and 0 < rate < math.inf):
+        raise ValueError(f"{name} must be positive, got {rate!r}")
 
 
 def _check(part: Text | Image | Video, *names: str) -> None:

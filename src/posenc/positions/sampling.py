@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from posenc.positions.checks import check_whole
+
 __all__ = ["pose", "randomized"]
 
 
@@ -22,6 +24,8 @@ def randomized(
     Each row holds `num_tokens` of the positions 0 … num_positions − 1, drawn without replacement and
     ascending: order survives, distances vary. `batch=None` gives one row, `[num_tokens]`.
     """
+    _check_batch(batch)
+    check_whole(num_tokens=num_tokens, num_positions=num_positions)
     if not 1 <= num_tokens <= num_positions:
         raise ValueError(
             f"{num_tokens} different positions cannot be drawn from {num_positions}: "
@@ -50,6 +54,8 @@ def pose(
     `target_length − num_tokens`, so that distances up to the target are seen at the short length's
     cost.
     """
+    _check_batch(batch)
+    check_whole(num_tokens=num_tokens, target_length=target_length, num_chunks=num_chunks)
     if not 1 <= num_chunks <= num_tokens <= target_length:
         raise ValueError(
             f"1 <= num_chunks <= num_tokens <= target_length is needed, got num_chunks {num_chunks}, "
@@ -58,6 +64,12 @@ def pose(
     room = target_length - num_tokens
     drawn = [_skipped(num_tokens, room, num_chunks, generator) for _ in range(batch or 1)]
     return (drawn[0] if batch is None else torch.stack(drawn)).to(device)
+
+
+def _check_batch(batch: int | None) -> None:
+    check_whole(batch=1 if batch is None else batch)
+    if batch is not None and batch < 1:
+        raise ValueError(f"batch must be at least 1, or None for one row, got {batch}")
 
 
 def _skipped(

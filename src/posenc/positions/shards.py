@@ -11,6 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from posenc.positions.checks import check_whole
+
 __all__ = ["Layout", "padded_length", "shard", "unshard"]
 
 Layout = Literal["contiguous", "zigzag", "striped"]
@@ -33,6 +35,7 @@ def shard(
     which evens out causal work; "striped" every R-th token (Brandon 2023, arXiv 2311.09431).
     Raises ValueError where the tokens do not divide evenly: pad to `padded_length` first.
     """
+    check_whole(num_tokens=num_tokens, rank=rank, num_ranks=num_ranks)
     if not 0 <= rank < num_ranks:
         raise ValueError(f"rank must be between 0 and num_ranks - 1, got {rank} of {num_ranks}")
     padded = padded_length(num_tokens, num_ranks, layout=layout)
@@ -72,6 +75,7 @@ def padded_length(num_tokens: int, num_ranks: int, *, layout: Layout = "contiguo
     """
     if layout not in ("contiguous", "zigzag", "striped"):
         raise ValueError(f"layout must be 'contiguous', 'zigzag' or 'striped', got {layout!r}")
+    check_whole(num_tokens=num_tokens, num_ranks=num_ranks)
     if num_tokens < 1 or num_ranks < 1:
         raise ValueError(
             f"num_tokens and num_ranks must be at least 1, got {num_tokens} and {num_ranks}"

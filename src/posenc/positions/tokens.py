@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from posenc.positions.checks import host_all
+from posenc.positions.checks import check_whole, host_all
 
 __all__ = ["following", "from_lengths", "from_padding_mask", "on_axes", "sequence"]
 
@@ -16,6 +16,7 @@ def sequence(length: int, *, start: int = 0, device: torch.device | str | None =
     >>> sequence(3, start=5)
     tensor([5, 6, 7])
     """
+    check_whole(length=length, start=start)
     if length < 1:
         raise ValueError(f"length must be at least 1, got {length}")
     return torch.arange(start, start + length, dtype=torch.int64, device=device)
@@ -32,6 +33,8 @@ def from_padding_mask(mask: Tensor, *, padding: int = -1) -> Tensor:
     >>> from_padding_mask(torch.tensor([[0, 0, 1, 1, 1]]))
     tensor([[-1, -1,  0,  1,  2]])
     """
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"mask must be a tensor, got {type(mask).__name__}: {mask!r}")
     real = mask.to(torch.int64)
     if mask.is_floating_point() or not host_all((real == 0) | (real == 1)):
         raise ValueError(f"a padding mask holds 0 and 1 (or bools), got dtype {mask.dtype}, {mask}")
@@ -46,6 +49,8 @@ def from_lengths(
     >>> from_lengths([3, 2])
     (tensor([0, 1, 2, 0, 1]), tensor([0, 0, 0, 1, 1]))
     """
+    for n in lengths:
+        check_whole(length=n)
     if not lengths or any(n < 1 for n in lengths):
         raise ValueError(f"lengths must be positive, one for each document, got {list(lengths)}")
     positions = torch.cat([sequence(n, device=device) for n in lengths])
@@ -63,6 +68,9 @@ def following(positions: Tensor, num_tokens: int, *, num_axes: int = 1) -> Tenso
     tensor([[2, 3],
             [3, 4]])
     """
+    check_whole(num_tokens=num_tokens)
+    if not isinstance(positions, Tensor) or num_tokens < 0:
+        raise ValueError(f"{num_tokens} positions cannot follow {positions!r}")
     token_dim = -1 if num_axes == 1 else -2
     ahead = torch.arange(1, num_tokens + 1, device=positions.device)
     if num_axes == 1:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posenc.contracts import Pairing, RotaryTables, Table, rows, table_from_angles
 from posenc.frequencies import Frequencies, Spectrum, angles, check_base, geometric, host_for
-from posenc.positions import check_positions
+from posenc.positions import check_positions, check_whole
 from posenc.rotary.pair import tables_of
 from posenc.scaling import Scaling
 
@@ -100,6 +100,7 @@ class Rope:
 
     def at_length(self, length: int) -> "Rope":
         """The value for sequences of `length`; the same one unless the method depends on it."""
+        check_whole(length=length)
         if length < 1:
             raise ValueError(f"length must be at least 1, got {length}")
         at_length = getattr(self.scaling, "at_length", None)
