@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 
 bin=.venv/bin
 mutants_in_ci=12 # a seeded sample; `make mutants` runs them all
+figures_in_ci=6  # drawn anew; what the others show is compared too, `make test-slow` draws them all
 
 format()  { $bin/ruff format --check .; }
 lint()    { $bin/ruff check .; }
@@ -16,6 +17,7 @@ docs() {
   $bin/python scripts/check_docs.py
   $bin/python scripts/readme_tables.py --check
   $bin/python scripts/performance_page.py --check
+  $bin/python scripts/check_figures.py --sample $figures_in_ci --seed 0
 }
 tests()   { $bin/python -m pytest -m "not slow" --durations=5 2>&1 | tee "$log"; }
 mutants() { $bin/python scripts/mutants.py --sample $mutants_in_ci --seed 0; }

@@ -31,7 +31,7 @@ from docs_samples import samples, write_checkpoint
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from posenc.registry import ENCODINGS, SCALINGS, Shape
+from posenc.registry import ENCODINGS, RELATED, SCALINGS, Shape
 from posenc.report.pages import page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -203,40 +203,50 @@ def check_registry() -> list[str]:
     for file in ("README.md", "README.zh-CN.md", "docs/encodings.md", "docs/encodings.zh-CN.md"):
         text = MEASURED.sub("", (ROOT / file).read_text(encoding="utf-8"))
         missing = [name for name in ENCODINGS if f"`{name}`" not in text]
-        unknown = [name for name in TABLE_NAME.findall(text) if name not in ENCODINGS]
+        known = {*ENCODINGS, *RELATED}
+        unknown = [name for name in TABLE_NAME.findall(text) if name not in known]
         faults += [f"{file}: the encoding `{name}` is missing" for name in missing]
         faults += [f"{file}: the registry has no `{name}`" for name in unknown]
     return faults
 
 
 def check_pages() -> list[str]:
-    """Every encoding has a page in both languages, with its figure; scaling methods share one."""
+    """Every encoding has a page in both languages, with its figure; scaling methods share one.
+
+    So has what the registry does not walk, by the same rule.
+    """
+    related = [name for name, entry in RELATED.items() if not entry.is_scaling]
+    methods = [*SCALINGS, *(name for name, entry in RELATED.items() if entry.is_scaling)]
     faults = []
     for ending, sections in SECTIONS.items():
-        expected = {f"{name}{ending}" for name in (*ENCODINGS, "scaling")}
+        expected = {f"{name}{ending}" for name in (*ENCODINGS, *related, "scaling")}
         found = {file.name for file in PAGES.glob("*.md") if file.name.endswith(ending)}
         if ending == ".md":
             found = {name for name in found if not name.endswith(".zh-CN.md")}
         faults += [f"docs/encodings/{name} is missing" for name in sorted(expected - found)]
         faults += [f"docs/encodings/{name} is of nothing" for name in sorted(found - expected)]
-        for name in ENCODINGS:
+        for name in (*ENCODINGS, *related):
             faults += check_page(name, PAGES / f"{name}{ending}", sections)
-        for name in SCALINGS:
+        for name in methods:
             faults += check_method(name, PAGES / f"scaling{ending}")
-    for name in (*ENCODINGS, "scaling"):
+    for name in (*ENCODINGS, *related, "scaling"):
         faults += check_twins(PAGES / f"{name}.md", PAGES / f"{name}.zh-CN.md")
     return faults
 
 
 def check_page(name: str, file: Path, sections: tuple[str, ...]) -> list[str]:
-    """Sections, formula, figure and number of parameters; in English what `posenc show` prints."""
+    """Sections, formula, figure, text; in English what `posenc show` prints.
+
+    And the number of parameters where the registry builds it.
+    """
     text = file.read_text(encoding="utf-8") if file.exists() else ""
-    parts = ENCODINGS[name].build(Shape()).modules().values()
-    count = sum(p.numel() for part in parts for p in part.parameters())
     wanted = [f"## {title}\n" for title in sections]
-    wanted += [f"](../figures/encodings/{name}.png)", "```math\n", f" {count:,} "]
+    wanted += [f"](../figures/encodings/{name}.png)", "```math\n"]
+    if name in ENCODINGS:
+        parts = ENCODINGS[name].build(Shape()).modules().values()
+        wanted.append(f" {sum(p.numel() for part in parts for p in part.parameters()):,} ")
     if not file.name.endswith(".zh-CN.md"):
-        wanted += [ENCODINGS[name].summary, *page(name).traps]
+        wanted += [page(name).summary, *page(name).traps]
     return [f"{relative(file)}: {part.strip()!r} is missing" for part in wanted if part not in text]
 
 

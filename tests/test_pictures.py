@@ -1,5 +1,6 @@
 """Pictures of encodings: numbers equal to the papers' formulas, files whole, the same every time."""
 
+import json
 import math
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import torch
 import oracles
 from posenc import records
 from posenc.cli import run
-from posenc.registry import ENCODINGS, SCALINGS
+from posenc.registry import ENCODINGS, RELATED, SCALINGS
 from posenc.report.pictures import Heat, Lines, Maps, Panel, picture
 from posenc.report.pictures.draw import content, write
+from posenc.report.pictures.related import PHI_3_LONG, PHI_3_SHORT
 
 
 def values(panel: Panel) -> torch.Tensor:
@@ -35,14 +37,14 @@ def heat_of(name: str, panel: int) -> torch.Tensor:
     return found.values
 
 
-@pytest.mark.parametrize("name", [*ENCODINGS, *SCALINGS])
+@pytest.mark.parametrize("name", [*ENCODINGS, *SCALINGS, *RELATED])
 def test_every_entry_is_drawn_into_a_small_png(name: str):
     shown = picture(name)
     for panel in (panel for row in shown.rows for panel in row):
         drawn = values(panel)
         assert drawn.isfinite().all() and drawn.std() > 0, f"{panel.title}: nothing to see"
-    made = content(shown, ".png", dpi=60)
-    assert made.startswith(b"\x89PNG") and 5_000 < len(made) < 100_000
+    made = content(shown, ".png")
+    assert made.startswith(b"\x89PNG") and 5_000 < len(made) < 60_000
 
 
 @pytest.mark.parametrize("name", ["learned", "t5", "cope", "mixed-rope", "deberta", "rope"])
@@ -120,6 +122,44 @@ def test_scalings_are_drawn_before_and_after():
     still = lines_of("proportional", 1).lines["proportional"]
     assert still[15] == 0.25 and still[16] == 0
     assert lines_of("proportional").lines["proportional"][16].isnan()
+
+
+def test_longrope_is_drawn_with_both_lists() -> None:
+    ratio = lines_of("longrope", 1).lines
+    assert math.isclose(ratio["short list"][0], 1 / 1.05, rel_tol=1e-6)
+    assert math.isclose(ratio["short list"][47], 1 / 3.05, rel_tol=1e-6)
+    assert math.isclose(ratio["long list"][16], 1 / 9.09, rel_tol=1e-6)
+    trained = oracles.frequencies(96, 10_000.0)
+    turn = lines_of("longrope").lines["long list"][47]
+    assert math.isclose(turn, 2 * math.pi / trained[47] * 64.81, rel_tol=1e-6)
+    assert "logits times 1.417" in picture("longrope").note  # 1 + ln 32 / ln 4096
+
+
+def test_the_drawn_lists_are_those_of_the_checkpoint() -> None:
+    config = json.loads((Path(__file__).parent / "configs/phi-3-mini-128k.json").read_text())
+    for name, drawn in (("short_factor", PHI_3_SHORT), ("long_factor", PHI_3_LONG)):
+        assert drawn == pytest.approx(config["rope_scaling"][name], rel=1e-6)
+
+
+def test_qwens_ntk_is_drawn_at_the_length_in_use() -> None:
+    base = 10_000.0 * 7 ** (128 / 126)  # at four times the trained length
+    ratio = lines_of("qwen-ntk", 1).lines["qwen-ntk"]
+    assert math.isclose(ratio[63], (base / 10_000.0) ** (-126 / 128), rel_tol=1e-6)
+
+
+def test_axes_are_a_row_term_and_a_column_term() -> None:
+    panel = picture("axes").rows[0][0]
+    assert isinstance(panel, Maps)
+    for values in panel.maps.values():
+        mixed = values - values[:1] - values[:, :1] + values[0, 0]
+        assert mixed.abs().max() < 1e-6 and values.std() > 1e-3
+
+
+def test_mrope_shows_rows_and_columns_in_turn() -> None:
+    maps = picture("mrope").rows[0][0]
+    assert isinstance(maps, Maps)
+    assert maps.maps["pair 1"].std(1).max() < 1e-6 < maps.maps["pair 1"].std(0).max()
+    assert maps.maps["pair 2"].std(0).max() < 1e-6 < maps.maps["pair 2"].std(1).max()
 
 
 def test_windows_and_images_are_maps_with_the_query_marked():

@@ -228,10 +228,7 @@ def show(name: str, figure: Path | None, as_json: bool) -> None:
     from posenc.registry import ENCODINGS, RELATED, SCALINGS
     from posenc.report.pages import canonical, page, print_page
 
-    walked = [*ENCODINGS, *SCALINGS]
-    name = canonical(name) or _checked_name(name, [*walked, *RELATED])
-    if figure is not None and name in RELATED:
-        raise click.UsageError(f"{name} has no figure; expected one of {', '.join(walked)}")
+    name = canonical(name) or _checked_name(name, [*ENCODINGS, *SCALINGS, *RELATED])
     shown = page(name)
     if figure is not None:
         _draw(name, figure)

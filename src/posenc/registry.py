@@ -108,6 +108,11 @@ class Related:
     summary: str
     options: str
 
+    @property
+    def is_scaling(self) -> bool:
+        """Whether it is a method of Rope that takes more than a factor and a length."""
+        return "scaling" in self.enters
+
 
 ENCODINGS: dict[str, Encoding] = {
     "none": Encoding(
@@ -447,6 +452,14 @@ SCALINGS: dict[str, Method] = {
 }
 
 RELATED: dict[str, Related] = {
+    "axes": Related(
+        "axes",
+        "A bias of each coordinate, summed",
+        "bias",
+        "Xu 2020, arXiv 2012.14740, section 2.2",
+        "Text order and the sides of boxes on a page: a bias for each, one sum.",
+        "AxesBias([bias, bias, ...], scale=1.0)",
+    ),
     "mrope": Related(
         "mrope",
         "Rotary of several coordinates (M-RoPE)",

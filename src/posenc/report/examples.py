@@ -129,6 +129,15 @@ EXAMPLES: dict[str, str] = {
     ),
     "cope": _heads("Cope", "Scheme(relative=Cope(64, max_positions=64))"),
     "decomposed": _grid("Decomposed", "Scheme(relative=Decomposed(64, window=(6, 8)))"),
+    "axes": "\n".join(
+        ["import torch", "from posenc import AxesBias, Scheme, T5Bias, attention", "", _HEADS,
+         "order = torch.arange(128).expand(2, 128)   # of reading",
+         "left, bottom = torch.randint(0, 1000, (2, 2, 128))   # of each word's box",
+         "at = torch.stack((order, left, bottom), -1)   # [B, T, 3]",
+         "boxes = (T5Bias(8, num_buckets=64, max_distance=256) for _ in range(2))",
+         "scheme = Scheme(bias=AxesBias([T5Bias(8), *boxes]))",
+         "out = attention(q, k, v, scheme=scheme, q_pos=at, k_pos=at, mask=None)"]
+    ),
     "swin": _grid("SwinBias", "Scheme(bias=SwinBias(8, window=(6, 8)))"),
     "swinv2": _grid(
         "SwinV2Bias", "Scheme(bias=SwinV2Bias(8, window=(6, 8)))",
@@ -183,6 +192,21 @@ TRAPS: dict[str, tuple[str, ...]] = {
     "xpos": (
         "Keys and queries need the same fixed origin, or cached decoding differs from a full pass.",
         "Its published reach came with a window; alone it degrades (arXiv 2212.10554).",
+    ),
+    "axial-rope": (
+        "Row or column first, from 0, from 1 or centred, pairs in blocks or in turn: models differ.",
+        "One spectrum for each axis, or one dealt out over both (Pixtral): spectrum='dealt'.",
+        "Real coordinates are not rounded: centred(h, w) for DINOv3, grid(h, w) for whole cells.",
+    ),
+    "mixed-rope": (
+        "Its base is 10, not 10,000: speeds are learned, and a checkpoint's own count.",
+        "Each layer has its own speeds, so tables are not shared between layers.",
+        "Cast to bfloat16 its speeds are rounded, and far cells turn by other angles.",
+    ),
+    "axes": (
+        "Each part sees both directions: T5Bias(bidirectional=True), Alibi(symmetric=True).",
+        "LayoutLMv3 divides the sum by √head_dim: scale=head_dim ** -0.5; LayoutLMv2 does not.",
+        "Boxes are whole numbers from 0 to 1,000, left and bottom edges: (x0, y1).",
     ),
     "mrope": (
         "Which pairs form the sections differs: Qwen2-VL's are contiguous, Qwen3-VL's interleaved.",

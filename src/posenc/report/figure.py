@@ -5,7 +5,6 @@ after those eight have a mark of their own as well. Every line is named where it
 has to match a legend. A record of many rows has two panels: encodings, and the ways to read one.
 """
 
-import io
 import statistics
 from typing import Any
 
@@ -14,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from posenc.report.ink import digest, png_bytes
 from posenc.report.summary import Point, row_points
 
 __all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "RC", "RED", "draw", "png"]
@@ -58,11 +58,9 @@ MANY = 15  # lines in one panel
 RC: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
 
 
-def png(record: dict[str, Any], *, dpi: int = 150) -> bytes:
+def png(record: dict[str, Any], *, dpi: int = 100) -> bytes:
     """The picture as the bytes of a PNG file."""
-    buffer = io.BytesIO()
-    draw(record).savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()
+    return png_bytes(draw(record), dpi=dpi, drawn_from=digest(record))
 
 
 def draw(record: dict[str, Any]) -> Figure:

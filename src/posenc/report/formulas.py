@@ -31,6 +31,7 @@ FORMULAS: dict[str, str] = {
     "cope": "q·k / √D + q·e[p], p the sum of sigmoid(q·k / √D) over keys from j up to i",
     "decomposed": "q·k / √D + q·R_row[Δrow] + q·R_column[Δcolumn]",
     "swin": "q·k / √D + weight[Δrow, Δcolumn, head]",
+    "axes": "q·k / √D + scale · Σ_a bias_a(i_a − j_a), a over the coordinates",
     "swinv2": "logit + 16 · sigmoid(MLP(sign(Δ) · log2(1 + 8|Δ|/(n − 1)) / 3)), of both Δ",
     "beit": "q·k / √D + weight[Δrow, Δcolumn, head], three more rows for the class token",
     "learned+rope": "x + weight[p]; then pair i of q and k turns by p · θ_i",

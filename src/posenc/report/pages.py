@@ -112,10 +112,10 @@ def print_registry(console: Console) -> None:
     for method in SCALINGS.values():
         scalings.add_row(*map(escape, (method.name, method.title, method.source)))
     for other in RELATED.values():
-        if other.enters == "rotary":
-            encodings.add_row(*map(escape, (other.name, other.title, other.enters, other.source)))
-        else:
+        if other.is_scaling:
             scalings.add_row(*map(escape, (other.name, other.title, other.source)))
+        else:
+            encodings.add_row(*map(escape, (other.name, other.title, other.enters, other.source)))
     for table in (encodings, scalings):
         table.title_justify, table.title_style = "left", "bold"
         console.print(table)

@@ -1,6 +1,5 @@
 """A benchmark record as a table on the terminal, as a page, and as a picture."""
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from posenc.bench.run import growth, points
 from posenc.bench.work import OURS
+from posenc.report.ink import digest, png_bytes
 
 __all__ = ["page", "picture", "print_speed"]
 
@@ -120,7 +120,7 @@ def _tables(record: dict[str, Any]) -> list[tuple[tuple[str, ...], list[tuple[st
     ]
 
 
-def picture(record: dict[str, Any], *, dpi: int = 150) -> bytes | None:
+def picture(record: dict[str, Any], *, dpi: int = 100) -> bytes | None:
     """Time, and memory where it was measured, against length, log-log; None without lengths."""
     cells = [cell for cell in record["cells"] if "ms" in cell]
     names = [
@@ -130,7 +130,7 @@ def picture(record: dict[str, Any], *, dpi: int = 150) -> bytes | None:
     ]
     if not names:
         return None
-    figure = Figure(figsize=(4.2 * len(names), 6.8), layout="constrained")
+    figure = Figure(figsize=(3.4 * len(names), 6.2), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, len(names), squeeze=False, sharex="col")
     for column, name in enumerate(names):
@@ -138,9 +138,7 @@ def picture(record: dict[str, Any], *, dpi: int = 150) -> bytes | None:
         panels[0][column].set_title(mine[0]["title"], loc="left", size=10, weight="bold")
         _panel(panels[0][column], mine, "ms", "milliseconds")
         _panel(panels[1][column], mine, "peak_bytes", "peak bytes beyond the inputs")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()
+    return png_bytes(figure, dpi=dpi, drawn_from=digest(record))
 
 
 def _panel(axes: Axes, cells: list[dict[str, Any]], what: str, label: str) -> None:

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from posenc.records import write_atomically
 from posenc.report.figure import BLACK, BLUE, GREEN, GREY, ORANGE, RC, RED
+from posenc.report.ink import png_bytes
+from posenc.report.pictures.facts import facts
 from posenc.report.pictures.panels import Heat, Lines, Maps, Panel, Picture
 from posenc.report.pictures.picture import picture
 
@@ -44,12 +46,11 @@ def check_file(path: Path) -> str:
 
 def content(shown: Picture, suffix: str, *, dpi: int = 100) -> bytes:
     """The bytes of a file; the same picture gives the same bytes."""
-    buffer = io.BytesIO()
-    kind = suffix.removeprefix(".")
-    metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
-    extra: dict[str, Any] = {"pil_kwargs": {"optimize": True}} if kind == "png" else {}
     with mpl.rc_context(SETTINGS):
-        drawn(shown).savefig(buffer, format=kind, dpi=dpi, metadata=metadata, **extra)
+        if suffix == ".png":
+            return png_bytes(drawn(shown), dpi=dpi, drawn_from=facts(shown))
+        buffer = io.BytesIO()
+        drawn(shown).savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 

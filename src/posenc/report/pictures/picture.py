@@ -11,6 +11,7 @@ from posenc.report.pictures.additive import draw_additive
 from posenc.report.pictures.bias import draw_bias
 from posenc.report.pictures.nothing import draw_nothing
 from posenc.report.pictures.panels import Panel, Picture
+from posenc.report.pictures.related import RELATED_PICTURES
 from posenc.report.pictures.relative import draw_relative
 from posenc.report.pictures.rotary import draw_rotary
 from posenc.report.pictures.scaling import FACTOR, TRAINED, draw_scaling, speeds
@@ -24,7 +25,7 @@ SEED = 0
 
 
 def picture(name: str) -> Picture:
-    """The picture of an encoding or a scaling method; KeyError for any other name.
+    """The picture of anything that has a page; KeyError for any other name.
 
     >>> [panel.title for panel in picture("alibi").rows[0]]
     ['Added to a logit, by distance', 'All pairs, head 0']
@@ -33,7 +34,11 @@ def picture(name: str) -> Picture:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        return _of_encoding(ENCODINGS[name]) if name in ENCODINGS else _of_scaling(SCALINGS[name])
+        if name in ENCODINGS:
+            return _of_encoding(ENCODINGS[name])
+        if name in RELATED_PICTURES:
+            return RELATED_PICTURES[name](_of_encoding)
+        return _of_scaling(SCALINGS[name])
 
 
 def _of_encoding(entry: Encoding) -> Picture:

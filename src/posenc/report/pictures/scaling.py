@@ -8,9 +8,9 @@ from torch import Tensor
 from posenc.registry import SCALINGS, Method
 from posenc.report.pictures.panels import Lines, Panel
 from posenc.rotary import Rope
-from posenc.scaling import Scaling
+from posenc.scaling import LongRope, Scaling
 
-__all__ = ["FACTOR", "TRAINED", "draw_scaling", "speeds"]
+__all__ = ["FACTOR", "TRAINED", "draw_lists", "draw_scaling", "speeds"]
 
 HEAD_DIM, TRAINED, FACTOR = 128, 2048, 4.0
 
@@ -49,6 +49,41 @@ def draw_scaling(method: Method) -> tuple[Panel, ...]:
             "ratio (other methods in grey)",
             levels={f"divided by {FACTOR:g}": 1 / FACTOR},
             background=tuple(speeds(other.build(FACTOR, TRAINED)) / before for other in others),
+            stepped=True,
+        ),
+    )
+
+
+def draw_lists(rope: Rope, method: LongRope) -> tuple[Panel, ...]:
+    """The pairs as trained, under the short list and under the long one."""
+    before = Rope(rope.head_dim, rope.base).frequencies().inv_freq
+    longest = int(method.factor * method.original_length)
+    made = {
+        "trained": before,
+        "short list": rope.frequencies().inv_freq,
+        "long list": rope.at_length(longest).frequencies().inv_freq,
+    }
+    pairs = torch.arange(len(before))
+    lengths = {f"{n:,}": float(n) for n in (method.original_length, longest)}
+    return (
+        Lines(
+            "Positions that one turn takes",
+            pairs,
+            {name: 2 * math.pi / speed for name, speed in made.items()},
+            "pair (0 turns fastest)",
+            "wavelength in positions",
+            levels=lengths,
+            logarithmic="y",
+            stepped=True,
+        ),
+        Lines(
+            "Speed after / speed before",
+            pairs,
+            {name: speed / before for name, speed in made.items()},
+            "pair (0 turns fastest)",
+            "ratio",
+            levels={f"divided by {method.factor:g}": 1 / method.factor},
+            logarithmic="y",
             stepped=True,
         ),
     )
