@@ -111,6 +111,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "test_report.py",
     ),
     mutant(
+        "every page of cells takes reals",
+        "report/pages.py",
+        'getattr(part, "real_positions", False)',
+        "part is not None",
+        "test_report.py",
+    ),
+    mutant(
         "what is only related is not listed",
         "report/pages.py",
         "    for other in RELATED.values():\n",

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from matplotlib.axes import Axes
 from rich.console import Console
 
-from posenc import Rope
+from posenc import Rope, attention
 from posenc.cli import run
 from posenc.lab.rows import ROWS
-from posenc.registry import ENCODINGS, RELATED, SCALINGS
+from posenc.positions import centred
+from posenc.registry import ENCODINGS, RELATED, SCALINGS, Shape
 from posenc.report.advice import advice
 from posenc.report.figure import draw, png
 from posenc.report.findings import findings
@@ -152,6 +154,22 @@ def test_a_name_that_is_none_is_not_found_and_every_other_has_a_figure(tmp_path:
     for name in ("MRope", "AxesBias", "LongRope"):
         assert run(["show", name, "--figure", str(tmp_path / f"{name}.png")]) == 0
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", [n for n, entry in ENCODINGS.items() if entry.positions])
+def test_a_page_says_whether_real_cells_are_taken(name: str) -> None:
+    entry, shape = ENCODINGS[name], Shape(dim=64, num_heads=4, length=16)
+    scheme, cells = entry.build(shape), centred(4, 4)
+    q, x = torch.randn(1, 4, 16, 16), torch.randn(1, 16, 64)
+    try:
+        if scheme.additive is not None:
+            scheme.additive(x, cells)
+        else:
+            attention(q, q, q, scheme=scheme, k_pos=cells, mask=None)
+        takes = True
+    except ValueError:
+        takes = False
+    assert any("or centred for reals" in trap for trap in page(name).traps) is takes
 
 
 def test_an_example_of_a_scaling_method_writes_the_method_out() -> None:

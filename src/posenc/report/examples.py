@@ -244,7 +244,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "Positions past max_positions − 1 are all the last one.",
     ),
     "kerple": (
-        "It learns logarithms of r1 and r2; released code clamps r1 and r2 themselves at 0.01.",
+        "It learns logarithms (of a power's r2 a logit); released code clamps r1 and r2 at 0.01.",
         "The power's r2 stays below 2: above it the kernel is not positive definite.",
     ),
     "sandwich": (

@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from posenc.registry import ENCODINGS, RELATED, SCALINGS, Encoding, Method
+from posenc.registry import ENCODINGS, RELATED, SCALINGS, Encoding, Method, Shape
 from posenc.report.examples import EXAMPLES, TRAPS, scaling_example
 from posenc.report.formulas import FORMULAS
 
@@ -24,6 +25,8 @@ OTHER_NAMES = {
     "p-rope": "proportional",
     "m-rope": "mrope",
 }
+REAL_CELLS = "Positions have two axes: posenc.positions.grid(height, width), or centred for reals."
+WHOLE_CELLS = "Positions have two axes, whole numbers: posenc.positions.grid(height, width)."
 
 
 @dataclass(frozen=True)
@@ -144,14 +147,19 @@ def _encoding_page(entry: Encoding) -> Page:
     if entry.has_limit:
         traps += ("A position past its table or window is an error, never a wrong read.",)
     if entry.positions is not None:
-        traps += (
-            "Positions have two axes: posenc.positions.grid(height, width), or centred for reals.",
-        )
+        traps += (REAL_CELLS if _takes_reals(entry) else WHOLE_CELLS,)
     example = EXAMPLES.get(entry.name) or _from_registry(entry)
     return Page(
         entry.name, entry.title, entry.source, entry.summary, FORMULAS.get(entry.name, ""),
         entry.enters, entry.options, example, traps,
     )  # fmt: skip
+
+
+def _takes_reals(entry: Encoding) -> bool:
+    with torch.random.fork_rng(devices=[]):
+        scheme = entry.build(Shape(dim=64, num_heads=4, length=16))
+    parts = (scheme.additive, scheme.rotary)
+    return any(getattr(part, "real_positions", False) for part in parts)
 
 
 def _related_page(name: str) -> Page:
