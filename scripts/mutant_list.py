@@ -2752,6 +2752,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "test_forms.py",
     ),
     mutant(
+        "the first Yi with Llama's base",
+        "interop/remote_families.py",
+        '"Yi": Family(theta=5e6)',
+        '"Yi": Family()',
+        "test_hf_config.py",
+    ),
+    mutant(
+        "a base that nobody published made up",
+        "interop/rope_sections.py",
+        'section.missing("rope_theta", "this family has no published default")',
+        "return 10_000.0",
+        "test_hf_config.py",
+    ),
+    mutant(
         "a bool taken for a rank",
         "positions/checks.py",
         "isinstance(value, bool) or not is_whole",

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,18 @@ def test_what_cannot_be_meant_is_refused_by_name(changes: dict[str, Any], messag
     with pytest.raises(ConfigError, match=message):
         scheme_from_config(config)
     assert issubclass(ConfigError, ValueError)
+
+
+def test_a_base_that_nobody_published_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = llama({"type": "linear", "factor": 2.0})
+    del config["rope_theta"]
+    known = scheme_from_config(config)
+    assert known.defaults_used["rope_scaling.rope_theta"] == 1e4
+    yi: Any = scheme_from_config({**config, "model_type": "Yi"}).scheme.rotary
+    assert yi.base == 5e6  # the default of its own class, not Llama's
+    monkeypatch.setitem(FAMILIES, "llama", replace(FAMILIES["llama"], theta=None))
+    with pytest.raises(ConfigError, match="rope_theta is missing: this family has no published"):
+        scheme_from_config(config)
 
 
 OWN_NAMES: list[tuple[str, dict[str, Any], str]] = [

@@ -29,8 +29,9 @@ REMOTE: dict[str, Family] = {
                    query_scale="qwen"),
     "internlm": replace(LLAMA, dialect="internlm"),
     **dict.fromkeys(
-        ("internlm2", "minicpm", "Yi", "deepseek", "xverse", "orion", "aquila", "skywork"), LLAMA
+        ("internlm2", "minicpm", "deepseek", "xverse", "orion", "aquila", "skywork"), LLAMA
     ),
+    "Yi": Family(theta=5e6),  # configuration_yi.py of 01-ai
     "stablelm_epoch": STABLELM,
     "kimi_k2": Family(pairing="adjacent", mla=True, softmax=True),
     "phi-msft": Family(fraction=1.0, aliases=GPT2_NAMES),
