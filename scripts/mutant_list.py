@@ -1874,7 +1874,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # linear attention
     mutant(
         "linear normaliser rotated",
-        "attention/linear.py",
+        "attention/features.py",
         "total = ((self.q @ self.k.transpose(-1, -2)) * allowed)",
         "total = ((self.turned_q @ self.turned_k.transpose(-1, -2)) * allowed)",
         ORACLES,
@@ -1902,14 +1902,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "linear attention of unturned keys",
-        "attention/linear.py",
+        "attention/features.py",
         "rotate(k, tables.k), v)",
         "k, v)",
         ORACLES,
     ),
     mutant(
         "linear sums grow with the attention factor",
-        "attention/linear.py",
+        "attention/features.py",
         "amplitude = tables.attention_factor**2",
         "amplitude = 1.0",
         LINEAR,
@@ -1930,10 +1930,59 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "linear chunks sliced from the whole",
-        "attention/linear.py",
-        "return _Pieces(*(x.split(CHUNK, 2) for x in tensors))",
-        "cuts = range(0, self.q.shape[2], CHUNK)\n"
-        "        return _Pieces(*([x[:, :, i : i + CHUNK] for i in cuts] for x in tensors))",
+        "attention/features.py",
+        "return Pieces(size, *(x.split(size, 2) for x in tensors))",
+        "cuts = range(0, self.q.shape[2], size)\n"
+        "        return Pieces(size, *([x[:, :, i : i + size] for i in cuts] for x in tensors))",
+        LINEAR,
+    ),
+    mutant(
+        "the states of a graph are not reset at a segment",
+        "attention/batched.py",
+        "goes_on = (before >= 0) & (last[:, index] == last)",
+        "goes_on = (before >= 0) & (last == last)",
+        LINEAR,
+    ),
+    mutant(
+        "the states of a graph are seen by another segment",
+        "attention/batched.py",
+        "return numerator * goes_on, total * goes_on",
+        "return numerator, total",
+        LINEAR,
+    ),
+    mutant(
+        "the states of a graph hold the chunk itself",
+        "attention/batched.py",
+        "_moved(x.cumsum(2), 1)",
+        "x.cumsum(2)",
+        LINEAR,
+    ),
+    mutant(
+        "the states of a graph reach two chunks back",
+        "attention/batched.py",
+        "for step in range(DOUBLINGS)",
+        "for step in range(1)",
+        LINEAR,
+    ),
+    mutant(
+        "a graph looks one way where attention looks both ways",
+        "attention/batched.py",
+        "    if not causally:\n        mirrored",
+        "    if causally:\n        mirrored",
+        LINEAR,
+    ),
+    mutant(
+        "a graph's windows leave out the chunk after",
+        "attention/batched.py",
+        "after = [] if causally else [_moved(folded, -1)]",
+        "after = []",
+        LINEAR,
+    ),
+    mutant(
+        "chunks of a graph are shorter than the window",
+        "attention/batched.py",
+        "size: Any = torch.sym_max(CHUNK, torch.sym_min(reach, num_tokens))",
+        "size: Any = CHUNK",
         LINEAR,
     ),
     # values and the registry
@@ -2061,7 +2110,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "linear sums over other channels",
-        "attention/linear.py",
+        "attention/features.py",
         "return self.turned_q @ state, self.q @ total",
         "return self.turned_q @ state, self.q.flip(-1) @ total",
         FAULTS,
@@ -2187,14 +2236,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "linear attention divides by nothing",
-        "attention/linear.py",
+        "attention/features.py",
         "return numerator / torch.where(total == 0, 1.0, total)",
         "return numerator / total",
         LINEAR,
     ),
     mutant(
         "features of another width refused",
-        "attention/linear.py",
+        "attention/features.py",
         "if q.shape[:3] != problem.q.shape[:3]:",
         "if q.shape != problem.q.shape:",
         LINEAR,

@@ -17,7 +17,9 @@ from posenc import (
     Yarn,
     attention,
     causal,
+    linear_attention,
     rotate_qk,
+    same_segment,
     window,
 )
 from posenc.masks import Mask
@@ -130,6 +132,58 @@ def test_a_gradient_is_compiled_once_for_all_lengths(name: str) -> None:
             assert_roundings(one, other, 256)
         counts.append(counter.frame_count)
     assert counts == counts[:1] * len(LENGTHS)
+
+
+SEEN: dict[str, Callable[[Tensor], Mask | None]] = {
+    "all": lambda ids: None,
+    "causal": lambda ids: causal,
+    "sliding": lambda ids: causal & window(70),
+    "window": lambda ids: window(5),
+    "documents": same_segment,
+    "causal-documents": lambda ids: causal & same_segment(ids),
+}
+LONGER = (16, 150, 23, 300)  # within one chunk, and over several
+
+
+def summed(seen: str) -> Callable[..., Tensor]:
+    """Linear attention under a mask, with rotation."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor, ids: Tensor) -> Tensor:
+        return linear_attention(q, k, v, scheme=Scheme(rotary=YARN), mask=SEEN[seen](ids))
+
+    return run
+
+
+@pytest.mark.parametrize("seen", SEEN)
+def test_linear_attention_is_compiled_once_for_all_lengths(seen: str) -> None:
+    run, counter = compiled(summed(seen))
+    with torch.no_grad():
+        for length in LONGER:
+            given = (*heads(length, num_kv_heads=2), sequence(length) // 13)
+            assert_roundings(run(*given), summed(seen)(*given), 64)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("seen", ["causal", "causal-documents"])
+def test_a_gradient_of_linear_attention_is_compiled_once_for_all_lengths(seen: str) -> None:
+    run, counter = compiled(summed(seen), backend="aot_eager")
+    for length in LONGER[:3]:
+        ids = sequence(length) // 13
+        given = [x.requires_grad_() for x in heads(length)]
+        mine = torch.autograd.grad(run(*given, ids).square().sum(), given)
+        right = torch.autograd.grad(summed(seen)(*given, ids).square().sum(), given)
+        for one, other in zip(mine, right, strict=True):
+            assert_roundings(one, other, 256)
+    assert counter.frame_count == 1
+
+
+def test_a_step_of_linear_attention_is_compiled_once_for_all_keys() -> None:
+    run, counter = compiled(summed("causal"))
+    with torch.no_grad():
+        for length in LONGER:
+            given = (*heads(length, num_queries=1), sequence(length))
+            assert_roundings(run(*given), summed("causal")(*given), 64)
+    assert counter.frame_count == 1
 
 
 @pytest.mark.parametrize("rope", [Rope(HEAD_DIM), Rope(HEAD_DIM, pairing="adjacent"), YARN])

@@ -23,7 +23,7 @@ from posenc import (
     same_segment,
     window,
 )
-from posenc.attention import linear
+from posenc.attention import batched, linear
 from posenc.masks import All, Mask
 from posenc.positions import from_lengths, sequence
 from support import HEADS, Allocations, assert_roundings, chunks, heads, random
@@ -37,10 +37,14 @@ SCHEMES = {
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES.keys())
 
 
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight tokens at a time, so that states are carried over many chunks."""
+@pytest.fixture(params=["loop", "graph"])
+def small_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight tokens at a time, so that states are carried over many chunks: by the loop, and as in a
+    compiled graph, all chunks at once."""
     monkeypatch.setattr(linear, "CHUNK", 8)
+    monkeypatch.setattr(batched, "CHUNK", 8)
+    if request.param == "graph":
+        monkeypatch.setattr(linear, "_in_graph", lambda: True)
 
 
 def written_out(
@@ -84,6 +88,7 @@ MASKS: dict[str, Mask | None] = {
     "one": window(1),
     "documents": same_segment(DOCUMENTS),
     "causal documents": causal & same_segment(DOCUMENTS),
+    "one document": causal & same_segment(torch.zeros(37, dtype=torch.int64)),
     "sliding documents": causal & window(3) & same_segment(DOCUMENTS),
     "documents by row": causal & same_segment(torch.stack([DOCUMENTS, DOCUMENTS.flip(0)])),
     "documents by row, both ways": same_segment(torch.stack([DOCUMENTS, DOCUMENTS.flip(0)])),
@@ -336,6 +341,35 @@ def test_time_and_memory_grow_linearly_with_the_length(mask: Mask | None) -> Non
     assert made[4096].peak < 4.2 * made[1024].peak
     assert made[4096].total < 4.2 * made[1024].total
     assert made[4096].largest <= 4096 * HEADS * 8
+
+
+@pytest.mark.parametrize("mask", [causal, causal & window(16), window(16), same_segment])
+def test_memory_in_a_graph_grows_linearly_with_the_length(
+    mask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "_in_graph", lambda: True)
+    made = {}
+    for length in (1024, 4096):
+        q, k, v = heads(length, batch=1, dtype=torch.float32)
+        inputs = [x.requires_grad_() for x in (q, k, v)]
+        seen = mask if isinstance(mask, Mask) else mask(torch.arange(length) // 300)
+        with Allocations() as made[length]:
+            out = linear_attention(q, k, v, scheme=SCHEMES["rope"], mask=seen)
+            torch.autograd.grad(out.sum(), inputs)
+    assert made[4096].peak < 4.2 * made[1024].peak
+    assert made[4096].total < 4.2 * made[1024].total
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_documents_do_not_reach_each_other_however_large_they_are() -> None:
+    """States are summed, never taken away again: nothing of another document stays behind."""
+    q, k, v = heads(40)
+    segments = torch.arange(40) // 20
+    mask = causal & same_segment(segments)
+    first = linear_attention(q, k, v, mask=mask)
+    for x in (k, v):
+        x[:, :, :20] *= 1e12
+    assert torch.equal(linear_attention(q, k, v, mask=mask)[:, :, 20:], first[:, :, 20:])
 
 
 @pytest.mark.parametrize(
