@@ -42,7 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # a first try
     mutant(
         "the pairing that convert noted is not told beside the config's",
-        "cli_models.py",
+        "posenc_cli/models.py",
         "if noted not in (None, rotation.pairing):",
         "if noted in (rotation.pairing,):",
         "test_cli_models.py",
@@ -175,10 +175,31 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "a description is cut short in the help",
-        "cli.py",
+        "posenc_cli/main.py",
         '(short_help="Rank the encodings for a length and a checkpoint.")',
         "()",
         FIRST_STEPS,
+    ),
+    mutant(
+        "the help says another number of encodings",
+        "posenc_cli/main.py",
+        'help="quick: 13 of the 25 encodings,',
+        'help="quick: 12 of the 25 encodings,',
+        "test_cli.py",
+    ),
+    mutant(
+        "the command line waits for torch",
+        "posenc_cli/main.py",
+        "import click\n",
+        "import click\n\nimport posenc  # noqa: F401\n",
+        IMPORTS,
+    ),
+    mutant(
+        "a budget that the command line does not know",
+        "posenc_cli/names.py",
+        '"quick", "full"',
+        '"quick",',
+        "test_cli.py",
     ),
     # explicit positions in order, and packed documents
     mutant(

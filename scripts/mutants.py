@@ -4,7 +4,7 @@
     python scripts/mutants.py --sample 8 --seed 0    a fixed sample, as CI does
     python scripts/mutants.py --only yarn            those whose name says so
 
-Each mutant is a copy of the package in a temporary folder with one text replaced, and a run of the
+Each mutant is a copy of the source in a temporary folder with one text replaced, and a run of the
 test files that should fail, in a process forked off after torch is loaded. Prints a table; exit code
 1 where a mutant survives, breaks the import or no longer applies. Without --sample or --only the
 unchanged package must pass first: red tests would kill anything.
@@ -32,7 +32,7 @@ from hatch_build import FLAGS, KERNELS
 from mutant_list import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "src" / "posenc"
+SOURCE = ROOT / "src"
 WORKERS = 2
 PYTEST = (
     *("-x", "-q", "--timeout=120", "--tb=line", "--assert=plain"),
@@ -90,12 +90,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 def outcome_of(mutant: Mutant | None) -> Result:
     """Apply a mutant to a copy and run its tests; None is the unchanged package and all tests."""
     with tempfile.TemporaryDirectory(prefix="posenc-mutant-") as folder:
-        copy = Path(folder) / "posenc"
-        shutil.copytree(PACKAGE, copy)
+        shutil.copytree(SOURCE, folder, dirs_exist_ok=True)
         if mutant is None:
             files = sorted({file for each in MUTANTS for file in each.tests})
             return tested("the unchanged package", Path(folder), files, ("passed", "RED"))
-        path = copy / mutant.file
+        is_command = mutant.file.startswith("posenc_cli/")
+        path = Path(folder) / mutant.file if is_command else Path(folder) / "posenc" / mutant.file
         source = path.read_text(encoding="utf-8") if path.exists() else ""
         if source.count(mutant.old) != 1:
             found = f": {mutant.file} holds {mutant.old!r} {source.count(mutant.old)} times"

@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
 
 from posenc import Rope, Yarn
-from posenc.cli_models import commands
 from posenc.inspection import inspect, ranges, supported_length
 from posenc.interop.extend import EXTENSIONS, extend_config
 from posenc.interop.hf import ConfigError, scheme_from_config
 from posenc.interop.mistakes import MISTAKES, warnings_about
+from posenc_cli.models import commands
 from tiny_lm import CONFIG, DATA
 
 QWEN2: dict[str, Any] = {

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import posenc
+import posenc_cli
 
 ROOT = Path(posenc.__file__).parent
 HEAVY = ("matplotlib", "click", "rich", "transformers", "triton", "hypothesis", "pandas", "scipy")
@@ -28,7 +29,7 @@ LAYERS: list[set[str]] = [
     {"records", "registry"},
     {"interop", "bench", "lab"},
     {"report", "inspection"},
-    {"compare", "cli_models", "cli_bench"},
+    {"compare"},
     {"cli"},
     {"__main__"},
 ]
@@ -181,6 +182,26 @@ def test_importing_the_library_does_little_beyond_importing_torch() -> None:
     assert others == []
     assert operators == 0
     assert calls < 40_000, f"{calls:,} calls; 28,000 when this was written"
+
+
+CLI = Path(posenc_cli.__file__).parent
+
+
+@pytest.mark.parametrize("path", sorted(CLI.glob("*.py")), ids=lambda path: path.stem)
+def test_the_command_line_imports_the_library_inside_functions_only(path: Path) -> None:
+    """What is outside of functions loads with `posenc --help`: the standard library and click."""
+    allowed = {"click", "posenc_cli", *sys.stdlib_module_names}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert {name.split(".")[0] for name in names} <= allowed, ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if unit(name) not in ("cli", "__main__")]
+)
+def test_the_library_does_not_import_the_command_line(name: str) -> None:
+    assert "posenc_cli" not in MODULES[name].read_text(encoding="utf-8")
 
 
 def test_modules_are_found_beside_the_functions_of_their_name() -> None:

@@ -1,6 +1,6 @@
 """`python -m posenc`."""
 
-from posenc.cli import main
+from posenc_cli.main import main
 
 if __name__ == "__main__":
     main()

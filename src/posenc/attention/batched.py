@@ -20,7 +20,7 @@ from posenc.masks import Causal, SameSegment, Window, parts_of
 __all__ = ["all_chunks", "all_windows", "as_one"]
 
 CHUNK = 64  # where pairs of tokens and states of 64 × 64 channels take the same room
-DOUBLINGS = 24  # of the number of chunks summed: 2^30 tokens
+DOUBLINGS = 16  # of the number of chunks summed: 4 million tokens
 Cut = Callable[[Tensor], Tensor]
 
 
@@ -73,10 +73,10 @@ def _before(chunks: Features, segments: Tensor, has_segments: bool) -> tuple[Ten
     if not has_segments:
         return chunks.through(*(_moved(x.cumsum(2), 1) for x in chunks.state()))
     last = segments[..., -1]
-    own = chunks.keeping(segments == last[..., None]).state()
-    state, total = (_moved(_summed(x, last), 1) for x in own)
+    own = torch.cat(chunks.keeping(segments == last[..., None]).state(), -1)
+    before = _moved(_summed(own, last), 1)
     goes_on = (segments == F.pad(last, (1, 0))[:, :-1, None])[:, None, ..., None]
-    numerator, total = chunks.through(state, total)
+    numerator, total = chunks.through(before[..., :-1], before[..., -1:])
     return numerator * goes_on, total * goes_on
 
 
@@ -85,6 +85,8 @@ def _summed(own: Tensor, last: Tensor) -> Tensor:
 
     A sum over 1, 2, 4, … chunks is two sums over half as many; the number of steps is fixed.
     """
+    if own.shape[2] > 1 << DOUBLINGS:
+        raise ValueError(f"a graph sums segments over {CHUNK << DOUBLINGS:,} tokens at most")
     place = torch.arange(own.shape[2], device=own.device)
     for step in range(DOUBLINGS):
         before = place - (1 << step)

@@ -1,6 +1,5 @@
 """`posenc list` and `posenc show`: the registry, with an example that runs and the known traps."""
 
-import difflib
 import re
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -16,7 +15,7 @@ from posenc.registry import ENCODINGS, RELATED, SCALINGS, Encoding, Method, Shap
 from posenc.report.examples import EXAMPLES, TRAPS, scaling_example
 from posenc.report.formulas import FORMULAS
 
-__all__ = ["Page", "canonical", "nearest", "page", "print_page", "print_registry", "registry"]
+__all__ = ["Page", "canonical", "page", "print_page", "print_registry", "registry"]
 
 # As configs and papers call them.
 OTHER_NAMES = {
@@ -78,15 +77,6 @@ def _names() -> dict[str, str]:
     for other, name in (*classes, *OTHER_NAMES.items()):
         names.setdefault(_plain(other), name)
     return names
-
-
-def nearest(name: str, names: list[str]) -> list[str]:
-    """The names that somebody who typed `name` may have meant, best first.
-
-    >>> nearest("alibbi", ["alibi", "rope"])
-    ['alibi']
-    """
-    return difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
 
 
 def registry() -> dict[str, list[dict[str, Any]]]:
