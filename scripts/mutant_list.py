@@ -185,7 +185,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "posenc_cli/main.py",
         'help="quick: 13 of the 25 encodings,',
         'help="quick: 12 of the 25 encodings,',
-        "test_cli.py",
+        "test_cli_light.py",
     ),
     mutant(
         "the command line waits for torch",
@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "posenc_cli/names.py",
         '"quick", "full"',
         '"quick",',
-        "test_cli.py",
+        "test_cli_light.py",
     ),
     # explicit positions in order, and packed documents
     mutant(

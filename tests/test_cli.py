@@ -12,11 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 import posenc
-import posenc_cli
 from posenc import compare as compare_module
 from posenc import records
 from posenc.cli import cli, main, run
@@ -24,9 +22,6 @@ from posenc.lab import BUDGETS, Cell, run_cell
 from posenc.lab import cells as real_cells
 from posenc.lab.corpus import load
 from posenc.registry import ENCODINGS, SCALINGS
-from posenc.report.checkpoints import CHECKPOINTS
-from posenc.report.choose import TASKS
-from posenc_cli import names
 
 SIZE = ("--batch-size", "1", "--length", "16", "--width", "32", "--heads", "2")
 CHOOSE = ("choose", "--max-length", "8", "--train-length", "8")
@@ -299,53 +294,3 @@ def test_version_help_and_list(capsys: pytest.CaptureFixture[str]):
     assert all(name in listed for name in (*ENCODINGS, *SCALINGS))
     assert run(["list", "--json"]) == 0
     assert {e["name"] for e in json.loads(capsys.readouterr().out)["encodings"]} == set(ENCODINGS)
-
-
-WITHOUT = """
-import sys
-class Refused:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "numpy", "posenc", "rich", "matplotlib"):
-            raise AssertionError(f"{name} is loaded")
-sys.meta_path.insert(0, Refused())
-from posenc_cli.main import run
-sys.exit(run(sys.argv[1:]))
-"""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
-        ([], 0, "Rank the encodings"),
-        (["--help"], 0, "Rank the encodings"),
-        (["--version"], 0, posenc.__version__),
-        *[([name, "--help"], 0, f"posenc {name}") for name in cli.commands],
-        (["compare", "--budget", "quik"], 2, "did you mean quick?"),
-        (["choose", "--max-length", "8"], 2, "--train-length"),
-        ([*CHOOSE, "--checkpoint", "lama"], 2, "llama"),
-        ([*CHOOSE, "--task", "x"], 2, "retrieval"),
-        (["show"], 2, "NAME"),
-        (["bench", "--seconds", "-1"], 2, "-1"),
-        (["chose"], 2, "choose"),
-    ],
-)
-def test_help_version_and_errors_of_typing_load_neither_torch_nor_the_library(
-    arguments: list[str], code: int, told: str
-):
-    command = [sys.executable, "-c", WITHOUT, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    assert told in done.stdout + done.stderr
-
-
-def test_what_the_command_line_knows_without_the_library_is_true():
-    assert posenc_cli.__version__ == posenc.__version__
-    assert tuple(BUDGETS) == names.BUDGETS
-    assert tuple(CHECKPOINTS) == names.CHECKPOINTS
-    assert names.TASKS == TASKS
-    quick = sum(not entry.only_full for entry in ENCODINGS.values())
-    command = cli.commands["compare"]
-    budget = {param.name: param for param in command.params}["budget"]
-    assert isinstance(budget, click.Option) and budget.help is not None and command.help is not None
-    assert f"{quick} of the {len(ENCODINGS)} encodings" in budget.help
-    assert f"Of the {len(ENCODINGS)} encodings the quick budget measures {quick};" in command.help

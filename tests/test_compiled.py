@@ -22,7 +22,6 @@ from posenc import (
     same_segment,
     window,
 )
-from posenc.attention import batched
 from posenc.masks import Mask
 from posenc.positions import sequence
 from support import DIM, HEAD_DIM, HEADS, assert_roundings, heads, random
@@ -165,18 +164,14 @@ def test_linear_attention_is_compiled_once_for_all_lengths(seen: str) -> None:
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("seen", ["causal", "causal-documents"])
-def test_a_gradient_of_linear_attention_is_compiled_once_for_all_lengths(
-    seen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batched, "DOUBLINGS", 3)  # of 64 tokens; more of them, more to compile
-    run, counter = compiled(summed(seen), backend="aot_eager")
+def test_a_gradient_of_linear_attention_is_compiled_once_for_all_lengths() -> None:
+    run, counter = compiled(summed("causal"), backend="aot_eager")
     counts = []
     for length in LONGER[:3]:
         ids = sequence(length) // 13
         given = [x.requires_grad_() for x in heads(length)]
         mine = torch.autograd.grad(run(*given, ids).square().sum(), given)
-        right = torch.autograd.grad(summed(seen)(*given, ids).square().sum(), given)
+        right = torch.autograd.grad(summed("causal")(*given, ids).square().sum(), given)
         for one, other in zip(mine, right, strict=True):
             assert_roundings(one, other, 256)
         counts.append(counter.frame_count)
