@@ -201,6 +201,20 @@ MUTANTS: tuple[Mutant, ...] = (
         '"quick",',
         "test_cli_light.py",
     ),
+    mutant(
+        "score_mod looks up one distance off",
+        "contracts/bias.py",
+        "q_place = q_pos - span[0]",
+        "q_place = q_pos - span[0] - 1",
+        LAWS,
+    ),
+    mutant(
+        "score_mod makes its values inside the kernel",
+        "contracts/bias.py",
+        "        if span is None:\n            return mod",
+        "        if span is not None:\n            return mod",
+        LAWS,
+    ),
     # explicit positions in order, and packed documents
     mutant(
         "positions that skip are taken for places",

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
 from posenc import Alibi, Rope, Scheme, Shaw, attention, causal, same_segment, window
 from posenc.attention.flex import _block_mask
@@ -130,6 +131,20 @@ def test_compiles_whole(name: str) -> None:
     with torch.no_grad():
         exact = attention(q, k, v, scheme=scheme, impl="reference")
         assert_roundings(run(q, k, v), exact, 64)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["alibi", "t5"])
+def test_score_mod_is_compiled_for_a_cpu(name: str) -> None:
+    scheme = build(name)
+    assert scheme.bias is not None
+    q, k, v = heads(24, dtype=torch.float32)
+    mod = scheme.bias.score_mod(torch.arange(24) + 3, torch.arange(24) + 3)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        out = torch.compile(flex_attention)(q, k, v, score_mod=mod)
+    exact = attention(q, k, v, scheme=scheme, mask=None, impl="reference")
+    assert_roundings(out, exact, 64)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

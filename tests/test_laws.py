@@ -373,6 +373,24 @@ BIAS_VARIANTS: dict[str, LogitBias] = {
 }
 
 
+@pytest.mark.parametrize(
+    "bias", [bias for bias in BIAS_VARIANTS.values() if bias.by_distance], ids=repr
+)
+def test_score_mod_of_a_bias_of_distance_is_a_lookup(
+    bias: LogitBias, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a vector that is there before the kernel runs: compilers take no tensor made inside."""
+    q_pos = torch.stack((torch.arange(9) + 4, torch.arange(9).flip(0) * 2))
+    k_pos = torch.arange(13) - 2
+    dense = bias.dense(q_pos, k_pos, dtype=torch.float64)
+    mod = bias.score_mod(q_pos, k_pos)
+    monkeypatch.setattr(type(bias), "value", None)  # not asked again
+    index = [torch.arange(n) for n in (2, 3, 9, 13)]
+    found = mod(torch.zeros((), dtype=torch.float64), *torch.meshgrid(*index, indexing="ij"))
+    roundings = 4 * eps(torch.float32) * dense.abs().max()  # powers round by their shape
+    assert (found - dense).abs().max() <= roundings
+
+
 @pytest.mark.parametrize("bias", BIAS_VARIANTS.values(), ids=BIAS_VARIANTS.keys())
 def test_dense_bias_equals_score_mod_equals_per_distance(bias: LogitBias) -> None:
     if isinstance(bias, BeitBias):

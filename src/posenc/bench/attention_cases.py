@@ -126,10 +126,7 @@ def _biased(
 
 
 def _looked_up(bias: LogitBias, length: int) -> Callable[..., Tensor]:
-    """As a user of FlexAttention would write a bias of distance: an entry of a vector per head.
-
-    `score_mod` of ALiBi and T5 makes tensors inside, which the compiler for CPUs refuses.
-    """
+    """As a user of FlexAttention would write a bias of distance: an entry of a vector per head."""
     with torch.no_grad():
         vector = bias.per_distance(torch.arange(1 - length, length))
     last = torch.full((), length - 1)  # as a number it is compiled into C++ that is none

@@ -9,11 +9,14 @@ from torch import Tensor, nn
 
 from posenc.contracts.axes import rows
 from posenc.positions import check_positions
+from posenc.positions.checks import is_bare, is_recorded
 
 __all__ = ["TRAITS", "LogitBias"]
 
 # What a LogitBias says of itself, and what a bias that wraps another one has to say again.
 TRAITS = ("num_axes", "by_distance", "falls", "has_class_token", "causal_only")
+
+SPARSE = 16  # distances for each token, beyond which few of a vector's would be read
 
 
 class LogitBias(nn.Module, ABC):
@@ -75,16 +78,43 @@ class LogitBias(nn.Module, ABC):
 
     @final
     def score_mod(self, q_pos: Tensor, k_pos: Tensor) -> Callable[..., Tensor]:
-        """The FlexAttention form: `score_mod(score, b, h, q_idx, kv_idx)`."""
+        """The FlexAttention form: `score_mod(score, b, h, q_idx, kv_idx)`.
+
+        A bias of distance is looked up in a vector per head, made here: its distances are read from
+        the positions once. Where they are far apart for their number, and for every other bias,
+        `value` is computed inside.
+        """
         q_pos, k_pos = self._rows(q_pos, "q_pos"), self._rows(k_pos, "k_pos")
         q_shared, k_shared = q_pos.shape[0] == 1, k_pos.shape[0] == 1
+        span = self._span(q_pos, k_pos)
 
         def mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
             q = q_pos[b * (not q_shared), q_idx]
             k = k_pos[b * (not k_shared), kv_idx]
             return score + self.value(h, q, k).to(score.dtype)
 
-        return mod
+        if span is None:
+            return mod
+        head = torch.arange(self.num_heads, device=q_pos.device)[:, None]
+        distances = torch.arange(span[0], span[1] + 1, device=q_pos.device)
+        vector = self._of_distances(head, distances).expand(self.num_heads, -1).contiguous()
+        q_place = q_pos - span[0]
+
+        def looked_up(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+            q = q_place[b * (not q_shared), q_idx]
+            k = k_pos[b * (not k_shared), kv_idx]
+            return score + vector[h, q - k].to(score.dtype)
+
+        return looked_up
+
+    def _span(self, q_pos: Tensor, k_pos: Tensor) -> tuple[int, int] | None:
+        """The smallest and largest distance, where a vector of all between them is worth its room."""
+        is_known = all(is_bare(x) and x.device.type != "meta" for x in (q_pos, k_pos))
+        if not self.by_distance or not is_known or is_recorded() or torch.compiler.is_compiling():
+            return None
+        ends = torch.stack((q_pos.min() - k_pos.max(), q_pos.max() - k_pos.min()))
+        low, high = ends.tolist()  # on a device the host waits once, before any kernel
+        return (low, high) if high - low < SPARSE * (q_pos.shape[1] + k_pos.shape[1]) else None
 
     def forward(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.dense(q_pos, k_pos)
