@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 import oracles
 from posenc import Linear, Proportional, Yarn
-from posenc.cli_models import extend
 from posenc.interop.extend import extend_config
 from posenc.interop.hf import ConfigError, scheme_from_config
+from posenc_cli.models import extend
 
 CONFIGS = Path(__file__).parent / "configs"
 LONG_CHAT: dict[str, Any] = {
