@@ -1,8 +1,10 @@
 """Loaded transformers models under posenc rotations: the same where they agree, undone exactly."""
 
 import copy
+import functools
+import inspect
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,28 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
+from transformers.models.llama import modeling_llama
 
 from causal_models import causal_model
 from live_models import MROPE, TYPES, logits, model, mrope_model, tokens
-from posenc import DynamicNTK, Linear, MRope, Rope, Scheme, Yarn
+from posenc import (
+    AxialRope,
+    DynamicNTK,
+    LearnedScaleRope,
+    Linear,
+    MixedRope,
+    MRope,
+    Rope,
+    Scheme,
+    XPos,
+    Yarn,
+)
 from posenc.additive import Sinusoidal
 from posenc.bias import Alibi
+from posenc.contracts import RotaryTables
 from posenc.interop.checkpoints import convert
 from posenc.interop.hf import scheme_from_config
+from posenc.interop.live.functions import unwrapped, with_globals
 from posenc.interop.live.modules import probe
 from posenc.interop.model_scheme import ModelScheme
 from posenc.interop.transformers import set_rope
@@ -491,6 +507,143 @@ def test_a_swapped_model_compiles_into_one_graph(pairing: Any) -> None:
 def test_ropes_that_do_not_fit_are_refused(rope: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         set_rope(model("llama"), rope)
+
+
+@dataclass(frozen=True)
+class Around:
+    """Somebody's rotation around another one."""
+
+    rope: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rope, name)
+
+    def tables(
+        self, q_pos: Tensor, k_pos: Tensor, *, dtype: torch.dtype = torch.float32
+    ) -> RotaryTables:
+        return self.rope.tables(q_pos, k_pos, dtype=dtype)
+
+
+@pytest.mark.parametrize("wrap", [
+    lambda rope: rope,
+    Around,
+    lambda rope: Around(Around(rope)),
+    lambda rope: Around(MRope(rope, (2, 2))),
+])  # fmt: skip
+def test_the_direction_of_a_rope_is_seen_through_all_that_is_around_it(wrap: Any) -> None:
+    """nanochat turns backwards: what reaches its functions is the same value turning forward."""
+    made, rope = model("nanochat"), Rope(8, base=100.0, direction=-1)
+    with set_rope(made, rope):
+        expected = logits(made)
+    with set_rope(made, wrap(rope)):
+        assert torch.equal(logits(made), expected)
+    with pytest.raises(ValueError, match=r"turns pairs by -1 · p·θ, and its code fixes that"):
+        set_rope(made, wrap(replace(rope, direction=1)))
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        (XPos(Rope(8)), "XPos gives queries and keys other amplitudes"),
+        (LearnedScaleRope(Rope(8)), "LearnedScaleRope learns: a swap takes a value"),
+        (MixedRope(8, num_heads=4), "MixedRope learns"),
+    ],
+)
+def test_rotations_that_one_table_cannot_say_are_refused(rope: Any, message: str) -> None:
+    made = model("llama")
+    before = logits(made)
+    with pytest.raises(ValueError, match=message):
+        set_rope(made, rope)
+    assert torch.equal(logits(made), before)
+
+
+def test_other_channels_and_other_coordinates_than_the_model_s_are_refused() -> None:
+    made = model("glm4")  # the leading 4 of 8 channels
+    rope = own_ropes(made)
+    with pytest.raises(ValueError, match=r"turns the leading channels .* the trailing ones"):
+        set_rope(made, replace(rope, placement="trailing"))
+    with set_rope(made, Rope(4, base=rope.base, pairing=rope.pairing, angle_dtype=torch.float32)):
+        assert torch.equal(logits(made), logits(model("glm4")))
+    vision = mrope_model("qwen2_vl")
+    with pytest.raises(ValueError, match=r"gives tokens 3 coordinates, .* reads 2"):
+        set_rope(vision, AxialRope(16))
+
+
+# --- forwards that somebody has wrapped ---
+
+
+def hooked(made: Any) -> Any:
+    """As accelerate's add_hook_to_module leaves a model whose parts move between devices."""
+
+    def new_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+        module.calls = getattr(module, "calls", 0) + 1
+        return module._old_forward(*args, **kwargs)
+
+    for module in made.modules():
+        old = module.forward
+        module._hf_hook, module._old_forward = object(), old
+        module.forward = functools.update_wrapper(functools.partial(new_forward, module), old)
+    return made
+
+
+@pytest.mark.parametrize("pairing", ["half", "adjacent"])
+@pytest.mark.parametrize("kind", ["llama", "deepseek_v3", "nanochat"])
+def test_hooks_of_accelerate_stay_where_they_are(kind: str, pairing: Any) -> None:
+    rope = own_ropes(model(kind), lambda rope: replace(rope, base=100.0, pairing=pairing))
+    with set_rope(plain := model(kind), rope):
+        expected = logits(plain)
+    made = hooked(model(kind))
+    before, held = logits(made), [dict(vars(module)) for module in made.modules()]
+    for _ in range(2):
+        with set_rope(made, rope):
+            calls = made.model.layers[0].self_attn.calls
+            assert torch.equal(logits(made), expected)
+            assert made.model.layers[0].self_attn.calls == calls + 1
+            with set_rope(made, own_ropes(made)):
+                assert torch.equal(logits(made), before)
+            assert torch.equal(logits(made), expected)
+        assert torch.equal(logits(made), before)
+    for module, old in zip(made.modules(), held, strict=True):
+        assert vars(module)["forward"] is old["forward"]
+        assert vars(module).keys() == old.keys()
+        assert vars(module)["_old_forward"] is old["_old_forward"]
+
+
+def decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return around
+
+
+def test_decorated_and_partial_functions_are_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    rope = Rope(8, base=100.0, pairing="adjacent")
+    with set_rope(plain := model("llama"), rope):
+        expected = logits(plain)
+    apply = modeling_llama.apply_rotary_pos_emb
+    forward = modeling_llama.LlamaAttention.forward
+    wrapped = decorated(decorated(functools.partial(apply, unsqueeze_dim=1)))
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", wrapped)
+    monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", decorated(decorated(forward)))
+    with set_rope(made := model("llama"), rope):
+        assert torch.equal(logits(made), expected)
+    partly = functools.partial(decorated(functools.partial(forward)))
+    innermost = inspect.unwrap(forward)
+    assert unwrapped(partly) is unwrapped(made.model.layers[0].self_attn.forward) is innermost
+    calls = []
+    moved = with_globals(partly, {"apply_rotary_pos_emb": lambda *a, **k: calls.append(a) or a[:2]})
+    states = torch.zeros(1, 2, 32)
+    moved(made.model.layers[0].self_attn, states, (states, states), None)
+    assert len(calls) == 1
+
+
+def test_a_forward_of_somebody_else_s_is_refused() -> None:
+    made = model("llama")
+    attention = made.model.layers[0].self_attn
+    attention.forward = lambda *args, **kwargs: None
+    with pytest.raises(ValueError, match="the forward of LlamaAttention was replaced already"):
+        set_rope(made, Rope(8, pairing="adjacent"))
 
 
 def test_what_is_no_rope_or_no_rotating_model_is_refused() -> None:

@@ -17,12 +17,13 @@ from posenc.interop.live.changes import (
     restore_attribute,
     scale_changes,
 )
-from posenc.interop.live.fitting import check_only_rotates
+from posenc.interop.live.fitting import check_fits, check_is_value, check_only_rotates
 from posenc.interop.live.functions import applied_in, normed_after
 from posenc.interop.live.guard import CacheGuard, stamp_cache, stamp_of
 from posenc.interop.live.modules import Form, SwappedForward, layer_types, probe, rotary_modules
 from posenc.interop.live.move import move_keys
 from posenc.interop.model_scheme import ModelScheme
+from posenc.interop.rotations import rope_of
 
 __all__ = ["RopeSwap", "set_rope"]
 
@@ -56,7 +57,7 @@ def set_rope(
     ropes = _by_layer_type(model, rope, layer_types(first))
     forms = {kind: probe(first, kind) for kind in ropes}
     for kind, form in forms.items():
-        _check_fits(ropes[kind], form, kind)
+        check_fits(model, ropes[kind], form, kind)
     return RopeSwap(model, modules, ropes, forms)
 
 
@@ -158,6 +159,7 @@ def _by_layer_type(model: nn.Module, rope: Any, kinds: list[str]) -> Ropes:
         if not isinstance(value, RotaryEncoding):
             named = "" if kind is None else f" for {kind}"
             raise TypeError(f"a rope is needed{named}, got {value!r}")
+        check_is_value(value)
     if len({value.pairing for value in rope.values()}) > 1:
         raise ValueError("the ropes of one model must share one pairing")
     return dict(rope)
@@ -202,22 +204,16 @@ def _check_alike(model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
 
 def _turning(rope: Any, own: int) -> Any:
     """The value behind the tables of a model whose functions turn the way `own` by themselves."""
-    inner = getattr(rope, "rope", rope)
-    if getattr(inner, "direction", 1) != own:
+    if getattr(rope_of(rope), "direction", 1) != own:
         raise ValueError(
             f"the model turns pairs by {own} · p·θ, and its code fixes that: got {rope}"
         )
-    if own == 1:
-        return rope
-    forward = replace(inner, direction=1)
-    return forward if inner is rope else replace(rope, rope=forward)
+    return rope if own == 1 else _forward(rope)
 
 
-def _check_fits(rope: Any, form: Form, kind: str | None) -> None:
-    turned = rope.frequencies().inv_freq.numel()
-    if turned != form.num_pairs:
-        named = "" if kind is None else f" in {kind} layers"
-        raise ValueError(
-            f"the model turns {2 * form.num_pairs} channels of a head{named}, but {rope} turns "
-            f"{2 * turned}"
-        )
+def _forward(rope: Any) -> Any:
+    """The same value with a rope that turns forward at its core, however it is wrapped."""
+    inner = getattr(rope, "rope", None)
+    if inner is None:
+        return replace(rope, direction=1)
+    return replace(rope, rope=_forward(inner))

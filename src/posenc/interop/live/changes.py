@@ -15,6 +15,7 @@ from posenc.interop.live.functions import (
     normed_after,
     other_pairing,
     pairing_of,
+    unwrapped,
     with_globals,
 )
 from posenc.interop.live.modules import Form
@@ -98,17 +99,29 @@ def pairing_changes(model: nn.Module, pairing: Pairing, form: Form) -> list[Chan
     for module, changed in functions.items():
         if vars(module).get(SWAPPED):
             continue
-        if "forward" in vars(module):
-            raise ValueError(f"the forward of {type(module).__name__} was replaced already")
+        _check_own_forward(module)
         forward = with_globals(type(module).forward, changed)
-        changes.append((module, "forward", types.MethodType(forward, module)))
+        changes.append((module, _called(module), types.MethodType(forward, module)))
         changes.append((module, SWAPPED, True))
     return changes
 
 
 def _back(module: nn.Module) -> list[Change]:
     forward = types.MethodType(type(module).forward, module)
-    return [(module, "forward", forward), (module, SWAPPED, False)]
+    return [(module, _called(module), forward), (module, SWAPPED, False)]
+
+
+def _called(module: nn.Module) -> str:
+    """The attribute that holds a module's forward; a hook of accelerate calls it by another name."""
+    return "_old_forward" if {"_hf_hook", "_old_forward"} <= vars(module).keys() else "forward"
+
+
+def _check_own_forward(module: nn.Module) -> None:
+    """Raise where the forward is no longer the one of the module's class."""
+    held = vars(module).get(_called(module))
+    hooked = _called(module) != "forward" and unwrapped(held) is unwrapped(type(module).forward)
+    if held is not None and not hooked:
+        raise ValueError(f"the forward of {type(module).__name__} was replaced already")
 
 
 def scale_changes(model: nn.Module, ropes: Mapping[str | None, Any]) -> list[Change]:

@@ -5,6 +5,7 @@ model only, that model's attention modules get a `forward` of their own with oth
 """
 
 import dis
+import functools
 import inspect
 import re
 import types
@@ -18,11 +19,13 @@ from posenc.contracts import Pairing
 from posenc.interop.live.modules import Form
 
 __all__ = [
+    "Apply",
     "applied_in",
     "direction_of",
     "normed_after",
     "other_pairing",
     "pairing_of",
+    "unwrapped",
     "with_globals",
 ]
 
@@ -37,7 +40,7 @@ Apply = Callable[..., Any]
 def applied_in(model: nn.Module) -> Iterator[tuple[nn.Module, str, Apply]]:
     """(module, global name, function) for every function that a forward of the text model applies."""
     for name, module in model.named_modules():
-        forward = inspect.unwrap(type(module).forward)
+        forward = unwrapped(type(module).forward)
         code = getattr(forward, "__code__", None)
         if code is None or re.search(r"vision|visual|audio|indexer", name):
             continue
@@ -45,6 +48,19 @@ def applied_in(model: nn.Module) -> Iterator[tuple[nn.Module, str, Apply]]:
             function = forward.__globals__.get(used)
             if APPLY.match(used) and callable(function) and "vision" not in used:
                 yield module, used, function
+
+
+def unwrapped(function: Any) -> Any:
+    """The function inside decorators, partial functions and methods, however many there are."""
+    while True:
+        if isinstance(function, functools.partial | functools.partialmethod):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif isinstance(function, types.MethodType):
+            function = function.__func__
+        else:
+            return function
 
 
 def pairing_of(function: Apply, form: Form) -> tuple[Pairing, Pairing] | None:
@@ -104,9 +120,7 @@ def normed_after(module: nn.Module) -> bool:
 
     HunYuan and IDEFICS do. What a forward applies is read off its code, in the order it stands there.
     """
-    names = [
-        str(step.argval) for step in dis.get_instructions(inspect.unwrap(type(module).forward))
-    ]
+    names = [str(step.argval) for step in dis.get_instructions(unwrapped(type(module).forward))]
     applied = max(index for index, name in enumerate(names) if APPLY.match(name))
     norms = {name for name in names[applied:] if NORM.match(name)}
     parts = [part for name in norms if isinstance(part := getattr(module, name, None), nn.Module)]
@@ -115,6 +129,9 @@ def normed_after(module: nn.Module) -> bool:
 
 def with_globals(function: Any, changed: dict[str, Any]) -> Any:
     """A copy of a function, through its decorators, that sees other globals."""
+    if isinstance(function, functools.partial):
+        inside = with_globals(function.func, changed)
+        return functools.partial(inside, *function.args, **function.keywords)
     inner = getattr(function, "__wrapped__", None)
     if inner is None:
         names = {**function.__globals__, **changed}
