@@ -118,6 +118,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "test_report.py",
     ),
     mutant(
+        "a reason names a key that no config has",
+        "interop/refused.py",
+        "num_conv_pos_embeddings convolutions of conv_pos_kernel_size frames, one ",
+        "num_conv_pos_embeddings convolutions of conv_pos_kernel frames, one ",
+        "test_hf_cells.py",
+    ),
+    mutant(
+        "mask decoders encode points",
+        "interop/refused.py",
+        "    MASK_DECODER: (",
+        "    PROMPTS + '': (",
+        "test_hf_cells.py",
+    ),
+    mutant(
         "what is only related is not listed",
         "report/pages.py",
         "    for other in RELATED.values():\n",

@@ -312,6 +312,45 @@ def test_every_model_type_is_read_or_refused_by_name() -> None:
     assert read >= 600
 
 
+OURS = {"num_axes", "max_distance", "head_dim"}  # names of this library
+
+
+def test_a_reason_names_keys_that_the_config_has() -> None:
+    for name, family in REFUSED.items():
+        if name not in transformers.CONFIG_MAPPING or name in CANNOT_BE_MADE:
+            continue
+        words = set(re.findall(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b", str(family.refuse))) - OURS
+        config = default(name)
+        lacking = [word for word in words if not hasattr(config, word)]
+        assert not lacking, f"{name} has no {lacking}"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("data2vec-audio", "num_conv_pos_embeddings convolutions of conv_pos_kernel_size frames"),
+        ("sew", "squeeze_factor-th"),
+        ("wav2vec2", "a grouped convolution over num_conv_pos_embeddings frames"),
+        ("segformer", "inside every MLP"),
+        ("cvt", "queries, keys and values are convolutions"),
+        ("sam_mask_decoder", "has no position of its own"),
+        ("sam_prompt_encoder", "half a pixel on"),
+        ("hiera", "one table of its first cells"),
+        ("pvt", "a table of its own"),
+        ("patchtsmixer", "use_positional_encoding adds"),
+        ("deformable_detr", "less a half"),
+        ("rt_detr", "encode_proj_layers alone"),
+        ("lw_detr", "sampled at the box"),
+        ("sam2_vision_model", "its neck"),
+        ("tvp", "combine='added'"),
+        ("blip_2_qformer", "use_qformer_text_input"),
+    ],
+)
+def test_a_reason_is_the_models_own(name: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        scheme_from_config(default(name).to_dict())
+
+
 def test_a_model_of_several_parts_names_those_that_are_known() -> None:
     config = default("musicgen").to_dict()
     with pytest.raises(ConfigError, match=r"part='decoder' \(musicgen_decoder\)"):
