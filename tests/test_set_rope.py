@@ -485,6 +485,68 @@ def test_a_swapped_model_survives_a_copy_and_a_cast() -> None:
         assert swap.rotation == Rope(8, base=100.0)
 
 
+LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "factor": 4.0,
+        "long_factor": [2.0, 3.0, 4.0, 5.0], "original_max_position_embeddings": 16}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {}, "gemma3_text": {}, "deepseek_v3": {}, "glm4": {},
+    "phi3": {"rope_parameters": LONG, "original_max_position_embeddings": 16},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_an_error_inside_leaves_nothing_and_a_copy_outlives_its_swap(kind: str) -> None:
+    made = model(kind, **FAMILIES[kind])
+    other = own_ropes(made, lambda rope: replace(rope, base=7.0, scaling=None))
+    before = logits(made)
+    seen: dict[str, Any] = {}
+
+    def fails() -> None:
+        with set_rope(made, other):
+            seen["first"], seen["twin"] = logits(made), copy.deepcopy(made)
+            with set_rope(made, own_ropes(made)):
+                assert_same(kind, logits(made), before)
+                raise KeyError("inside")
+
+    with pytest.raises(KeyError, match="inside"):
+        fails()
+    first, twin = seen["first"], seen["twin"]
+    assert torch.equal(logits(made), before) and torch.equal(logits(twin), first)
+    assert (first - before).abs().max() > 1e-4
+    left = [name for module in made.modules() for name in vars(module)]
+    assert "forward" not in left and not any("posenc" in name for name in left)
+    with set_rope(twin, own_ropes(made)):
+        torch.testing.assert_close(logits(twin), before, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen3_vl"])
+def test_cached_decoding_with_several_coordinates_is_a_full_forward(kind: str) -> None:
+    made = mrope_model(kind)
+    positions = torch.stack([torch.arange(12).repeat(2, 1), *torch.randint(0, 9, (2, 2, 12))])
+    cache, spans = DynamicCache(config=made.config), ((0, 7), (7, 8), (8, 12))
+    with set_rope(made, MRope(Rope(16, base=7.0), *MROPE_SECTIONS[kind])), torch.no_grad():
+        whole = made(tokens(), position_ids=positions).last_hidden_state
+        parts = [
+            made(tokens()[:, a:b], position_ids=positions[:, :, a:b], cache=cache) for a, b in spans
+        ]
+    joined = torch.cat([part.last_hidden_state for part in parts], 1)
+    torch.testing.assert_close(joined, whole, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_a_model_that_was_compiled_before_is_swapped_and_undone() -> None:
+    made = model("llama", num_hidden_layers=1)
+    before, rope = logits(made, use_cache=False), Rope(8, base=7.0)
+    compiled: Any = torch.compile(made, backend="eager")
+    for whole in (made, compiled):
+        with torch.no_grad():
+            assert torch.equal(compiled(tokens(), use_cache=False).logits, before)
+            with set_rope(whole, rope):
+                expected = logits(made, use_cache=False)
+                assert torch.equal(compiled(tokens(), use_cache=False).logits, expected)
+            assert torch.equal(compiled(tokens(), use_cache=False).logits, before)
+    torch._dynamo.reset()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pairing", ["half", "adjacent"])
 def test_a_swapped_model_compiles_into_one_graph(pairing: Any) -> None:
