@@ -2892,6 +2892,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "test_forms.py",
     ),
     mutant(
+        "weights in the order of a family's code said to need telling",
+        "interop/checkpoints/conversion.py",
+        "layout.pairing == to:",
+        "layout.pairing is None:",
+        "test_cli_models.py",
+    ),
+    mutant(
         "the first Yi with Llama's base",
         "interop/remote_families.py",
         '"Yi": Family(theta=5e6)',

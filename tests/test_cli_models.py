@@ -307,6 +307,8 @@ def test_convert_and_detect_from_the_command_line(tmp_path: Path) -> None:
         "adjacent"
     )
     assert "warning" not in run("inspect", source).output
+    back = run("convert", tmp_path / "out", tmp_path / "back", "--to", "half").output
+    assert "half pairs are what llama code rotates" in back and "unless" not in back
     told = run("detect", tmp_path / "out").output
     assert told.startswith("adjacent: ")
     assert told.endswith("8 heads; metadata says adjacent, by posenc convert\n")

@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from posenc import (
+    AxesBias,
     Deberta,
+    LearnedLogScale,
     MixedRope,
     MultiHeadAttention,
     Scheme,
     Shaw,
+    T5Bias,
     TransformerXL,
     attention,
     causal,
@@ -113,6 +116,25 @@ def test_a_cut_can_be_cut_again_and_leaves_the_whole_as_it_was() -> None:
     assert torch.equal(attention(q, k, v, scheme=scheme, k_pos=at), before)
     with pytest.raises(ValueError, match="vectors were made for 1 heads, queries have 6"):
         attention(q, k, v, scheme=local, k_pos=at)
+
+
+def test_biases_of_boxes_and_learned_temperatures_are_cut_with_the_rest() -> None:
+    """LayoutLM's three coordinates, and a scheme with two parts that have heads."""
+    torch.manual_seed(3)
+    boxes = Scheme(bias=AxesBias([T5Bias(HEADS, num_buckets=8, max_distance=20) for _ in "abc"]))
+    learned = LearnedLogScale(HEADS)
+    nn.init.normal_(learned.scale)
+    both = Scheme(relative=TransformerXL(HEADS, DIM), query_scale=learned)
+    places = {"boxes": torch.randint(0, 40, (6, 3)), "both": FAR}
+    q, k, v = (random(2, HEADS, 6, DIM, seed=s) for s in (1, 2, 3))
+    for scheme, at in ((boxes, places["boxes"]), (both, places["both"])):
+        for module in scheme.modules().values():
+            module.double()
+        whole = attention(q, k, v, scheme=scheme, k_pos=at, mask=None)
+        for rank in range(3):
+            own, local = slice(2 * rank, 2 * rank + 2), heads_of_rank(scheme, HEADS, rank, 3)
+            part = attention(q[:, own], k[:, own], v[:, own], scheme=local, k_pos=at, mask=None)
+            assert_roundings(part, whole[:, own], 64)
 
 
 def test_tables_made_ahead_are_cut_too() -> None:

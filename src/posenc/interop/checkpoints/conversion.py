@@ -171,12 +171,17 @@ def _told(config: Mapping[str, Any], to: Pairing, noted: str | None) -> str:
     """Where the new pairing is said, for people: a checkpoint must not be mistaken for its source."""
     if noted is not None:
         return f"config.json says so in {noted!r}"
-    model_type = layout_from(config).model_type
+    layout = layout_from(config)
+    model_type = layout.model_type
     if _has_key(config):
         value = json.dumps(to == "adjacent")
         return (
             "no config.json was written: it is noted in the weights' metadata, and the config of "
             f"{model_type} must say {INTERLEAVE} = {value} to go with these weights"
+        )
+    if layout.pairing == to:
+        return (
+            f"{to} pairs are what {model_type} code rotates: these weights go with it as they are"
         )
     return (
         "the config has no key for the pairing: it is noted in the weights' metadata, and code that "
