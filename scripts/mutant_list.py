@@ -387,6 +387,63 @@ MUTANTS: tuple[Mutant, ...] = (
         "farthest=num_keys - 1",
         "test_native_attention.py",
     ),
+    # few queries behind many keys
+    mutant(
+        "CoPE takes the front for counted where one query says so",
+        "relative/cope.py",
+        "(seen[..., 0] >= self.max_positions - 1).all()",
+        "(seen[..., 0] >= 0).all()",
+        "test_decoding_far.py",
+    ),
+    mutant(
+        "CoPE counts every gate of a decoding step",
+        "relative/cope.py",
+        "if far < k.shape[2] // 2 or",
+        "if far < k.shape[2] * 2 or",
+        "test_decoding_far.py",
+    ),
+    mutant(
+        "Sandwich by the difference of angles",
+        "bias/sandwich.py",
+        "@ b.cos() - a.sin()",
+        "@ b.cos() + a.sin()",
+        "test_decoding_far.py",
+    ),
+    mutant(
+        "FIRE's heads without the offset of hidden units",
+        "bias/fire.py",
+        "torch.addcmul(offset[:, None], weight, part)",
+        "weight * part",
+        "test_decoding_far.py",
+    ),
+    mutant(
+        "DeBERTa's keys share their vector too near",
+        "relative/deberta.py",
+        "- self.max_distance + 1, 0), num_keys)",
+        "- self.max_distance // 2, 0), num_keys)",
+        "test_decoding_far.py",
+    ),
+    mutant(
+        "ALiBi's rows forget what is symmetric",
+        "bias/alibi.py",
+        "distances = distances.abs() if self.symmetric else distances.clamp(min=0)",
+        "distances = distances.clamp(min=0)",
+        "test_decoding_far.py",
+    ),
+    mutant(
+        "products with q count twice",
+        "attention/sdpa.py",
+        "    elif not relative.adds_values:\n        return _biased",
+        "    if not relative.adds_values:\n        return _biased",
+        "test_relative.py",
+    ),
+    mutant(
+        "a changed formula of pairs is not read",
+        "contracts/bias.py",
+        'for form in ("_of_pairs", "_of_distances"):',
+        'for form in ("_of_distances",):',
+        "test_decoding_far.py",
+    ),
     # pictures of encodings
     mutant(
         "a picture of a scaling method at the trained length",
@@ -1570,8 +1627,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "CoPE's gates of unscaled logits",
         "relative/cope.py",
-        "gates = (q @ k.mT * block.scale).sigmoid()",
-        "gates = (q @ k.mT).sigmoid()",
+        "gates = (products * block.scale).sigmoid()",
+        "gates = products.sigmoid()",
         ORACLES,
     ),
     mutant(

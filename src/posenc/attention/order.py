@@ -16,7 +16,7 @@ from torch import Tensor
 from posenc.attention.problem import Problem
 from posenc.contracts import rows
 from posenc.masks import Causal, SameSegment, Window, parts_of
-from posenc.positions.checks import is_bare, is_recorded
+from posenc.positions.checks import can_look
 
 __all__ = ["by_document", "documents", "in_order"]
 
@@ -33,7 +33,7 @@ def in_order(problem: Problem) -> Problem:
         isinstance(part, Causal | Window | SameSegment) for part in parts_of(problem.mask)
     )
     is_asked = is_known and problem.num_axes == 1 and problem.scheme.relative is None
-    if problem.contiguous or not is_asked or not _can_look(q_pos, k_pos):
+    if problem.contiguous or not is_asked or not can_look(q_pos, k_pos):
         return problem
     num_queries, num_keys = q_pos.shape[-1], k_pos.shape[-1]
     if num_queries > num_keys:
@@ -48,7 +48,7 @@ def documents(problem: Problem) -> list[Document] | None:
     device, in a compiled graph, where a document lies in pieces, where documents are short."""
     segments = [part for part in parts_of(problem.mask) if isinstance(part, SameSegment)]
     tensors = [x for part in segments for x in (part.q_segments, part.k_segments)]
-    if not segments or problem.scheme.relative is not None or not _can_look(*tensors):
+    if not segments or problem.scheme.relative is not None or not can_look(*tensors):
         return None
     if problem.q.shape[2] < FEW:
         return None
@@ -103,10 +103,3 @@ def _of_rows(problem: Problem, where: slice) -> Problem:
     )
     q, k, v = (x[where] for x in (problem.q, problem.k, problem.v))
     return replace(problem, q=q, k=k, v=v, q_pos=q_pos, k_pos=k_pos)
-
-
-def _can_look(*tensors: Tensor) -> bool:
-    """Values that the host reads for free: no device, no tracer, no transform around them."""
-    return not (torch.compiler.is_compiling() or is_recorded()) and all(
-        x.device.type == "cpu" and is_bare(x) for x in tensors
-    )

@@ -36,6 +36,8 @@ def _attended(problem: Problem) -> Tensor:
     found = documents(problem)
     if found is not None:
         return by_document(problem, found, _attended)
+    if problem.q.shape[2] == 1 and problem.contiguous and isinstance(problem.mask, Causal):
+        problem = replace(problem, mask=None)  # the last token sees every key
     scheme, mask = problem.scheme, problem.mask
     if scheme.bias is None and scheme.relative is None and _is_plain(problem):
         return _sdpa(problem, None, is_causal=mask is not None)
@@ -133,7 +135,8 @@ def _with_vectors(block: Problem) -> Tensor:
     q, k, v = block.q.to(dtype), block.k.to(dtype), block.v.to(dtype)
     if group > 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    meeting = block.meeting()
+    products = q @ k.mT if relative.reads_products else None
+    meeting = replace(block.meeting(), products=products)
     logits = relative.key_logits(q, k, meeting)
     if relative.scaled:
         logits = logits * block.scale
@@ -141,11 +144,13 @@ def _with_vectors(block: Problem) -> Tensor:
         logits = (q * block.scale) @ k.transpose(-1, -2) + logits
     if scheme.bias is not None:
         logits = logits + scheme.bias.dense(block.q_pos, block.k_pos, dtype=dtype, for_softmax=True)
-    if not relative.adds_values:
+    if products is not None:
+        logits = products * block.scale + logits
+    elif not relative.adds_values:
         return _biased(replace(block, q=q, k=k, v=v), logits, meeting.allowed).to(block.q.dtype)
     weights = softmax(logits, meeting.allowed)
     out = weights @ v
-    extra = relative.value_sum(weights, meeting)
+    extra = relative.value_sum(weights, meeting) if relative.adds_values else None
     return (out if extra is None else out + extra).to(block.q.dtype)
 
 

@@ -96,6 +96,12 @@ class Alibi(LogitBias):
         distance = distance.abs() if self.symmetric else distance.clamp(min=0)
         return -self.slopes(distance.device)[head] * distance
 
+    def _of_distances(self, head: Tensor, distances: Tensor) -> Tensor:
+        del head
+        falling = -self.slopes(distances.device)[:, None]
+        distances = distances.abs() if self.symmetric else distances.clamp(min=0)
+        return falling * distances.to(falling.dtype)
+
     def extra_repr(self) -> str:
         options = {
             "bias_max": None if self.bias_max == 8 else self.bias_max,

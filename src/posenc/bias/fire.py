@@ -15,6 +15,8 @@ from posenc.positions import check_ints
 
 __all__ = ["Fire"]
 
+LEAST_PAIRS = 1024  # whose hidden units are made at once
+PARTS = 8  # of larger calls
 EPS = 1e-6  # in the denominator, as released: it keeps position 0 finite where the threshold is 0
 
 
@@ -55,20 +57,42 @@ class Fire(LogitBias):
         self.out = nn.Linear(width, num_heads)
 
     def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        share = self._share(q_pos, k_pos)
+        mixed = self.out.bias.to(share.dtype)[head]
+        for start in range(0, self.width, self.num_heads):  # never larger than the bias itself
+            units = slice(start, start + self.num_heads)
+            weight, offset = self.hidden.weight[units, 0], self.hidden.bias[units]
+            hidden = torch.relu(share[..., None] * weight.to(share.dtype) + offset.to(share.dtype))
+            out = self.out.weight.to(share.dtype)[head, units]
+            with full_precision(q_pos.device):
+                mixed = mixed + torch.einsum("...w,...w->...", hidden, out)
+        return mixed
+
+    def _share(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """The distance by what the query can see, in float32 or wider."""
         wide = torch.promote_types(self.c.dtype, torch.float32)
         c, factor = self.c.to(wide).abs(), self.threshold_factor.to(wide).abs()
         seen = torch.maximum(q_pos.to(wide), factor * self.initial_threshold)
         distance = (q_pos - k_pos).abs().to(wide)
         share = torch.log1p(c * distance) / (torch.log1p(c * seen) + EPS)
-        mixed = self.out.bias.to(wide)[head]
-        for start in range(0, self.width, self.num_heads):  # never larger than the bias itself
-            units = slice(start, start + self.num_heads)
-            weight, offset = self.hidden.weight[units, 0], self.hidden.bias[units]
-            hidden = torch.relu(share[..., None] * weight.to(wide) + offset.to(wide))
-            out = self.out.weight.to(wide)[head, units]
-            with full_precision(q_pos.device):
-                mixed = mixed + torch.einsum("...w,...w->...", hidden, out)
-        return mixed
+        return share
+
+    def _of_pairs(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """All heads in one product, some pairs at a time, so that hidden units stay few."""
+        if torch.compiler.is_compiling():  # a number of parts would bound the lengths of the graph
+            return self.value(head, q_pos, k_pos)
+        share = self._share(q_pos, k_pos)
+        weight, offset, out, start = (
+            x.to(share.dtype)
+            for x in (self.hidden.weight, self.hidden.bias, self.out.weight, self.out.bias)
+        )
+        flat = share.flatten()
+        made = []
+        with full_precision(q_pos.device):
+            for part in flat.split(max(LEAST_PAIRS, flat.numel() // PARTS)):
+                hidden = torch.relu(torch.addcmul(offset[:, None], weight, part))
+                made.append(torch.addmm(start[:, None], out, hidden))
+        return torch.cat(made, 1).unflatten(1, share.shape).squeeze(2).movedim(0, 1)
 
     def extra_repr(self) -> str:
         return (

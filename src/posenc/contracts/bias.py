@@ -36,10 +36,11 @@ class LogitBias(nn.Module, ABC):
         self.num_heads = num_heads
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A class that changes `value` goes back to rows of distances made of it."""
+        """A class that changes `value` goes back to forms made of it."""
         super().__init_subclass__(**options)
-        if "value" in vars(cls) and "_of_distances" not in vars(cls):
-            cls._of_distances = LogitBias._of_distances
+        for form in ("_of_pairs", "_of_distances"):
+            if "value" in vars(cls) and form not in vars(cls):
+                setattr(cls, form, getattr(LogitBias, form))
 
     @abstractmethod
     def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
@@ -60,7 +61,7 @@ class LogitBias(nn.Module, ABC):
         """
         q_pos, k_pos = self._rows(q_pos, "q_pos"), self._rows(k_pos, "k_pos")
         head = torch.arange(self.num_heads, device=q_pos.device)[:, None, None]
-        value = self.value(head, q_pos[:, None, :, None], k_pos[:, None, None, :])
+        value = self._of_pairs(head, q_pos[:, None, :, None], k_pos[:, None, None, :])
         value = value.expand(-1, self.num_heads, q_pos.shape[1], k_pos.shape[1])
         return self._shifted(value, head, for_softmax).to(dtype)
 
@@ -118,6 +119,11 @@ class LogitBias(nn.Module, ABC):
 
     def forward(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.dense(q_pos, k_pos)
+
+    def _of_pairs(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """`[B|1, H|1, Q, K]` for `[H, 1, 1]`, `[B|1, 1, Q, 1]` and `[B|1, 1, 1, K]`; to be overridden
+        where all heads together have a faster form."""
+        return self.value(head, q_pos, k_pos)
 
     def _of_distances(self, head: Tensor, distances: Tensor) -> Tensor:
         """`[H, N]` for `[H, 1]` and `[N]`; to be overridden where whole rows have a faster form."""

@@ -27,6 +27,7 @@ class Block:
     first: tuple[int, int] | None = None
     start: tuple[int, int] = (0, 0)  # the first query and key, counted in the whole call
     made: Any = None  # what `RelativeKeyValue.prepare` made for the whole call
+    products: Tensor | None = None  # q·k [B, H, Q, K], for vectors that ask for it
 
     def offsets(self) -> Tensor:
         """k_pos − q_pos, `[B|1, 1, Q, K]`."""
@@ -42,6 +43,7 @@ class RelativeKeyValue(nn.Module, ABC):
     num_axes: int = 1  # coordinates of one position
     scaled: bool = True  # whether the softmax scale multiplies its logits, as it does q·k
     adds_values: bool = False  # whether value_sum gives anything
+    reads_products: bool = False  # whether key_logits depends on q·k itself
 
     @abstractmethod
     def key_logits(self, q: Tensor, k: Tensor, block: Block) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 __all__ = [
     "assert_on_device",
+    "can_look",
     "check_ints",
     "check_positions",
     "check_range",
@@ -149,6 +150,13 @@ def is_bare(x: Tensor) -> bool:
     """A tensor with nothing around it: no fake one, no subclass, no transform."""
     is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore
     return type(x) in (Tensor, torch.nn.Parameter) and not is_wrapped(x)
+
+
+def can_look(*tensors: Tensor) -> bool:
+    """Values that the host reads for free: no device, no tracer, no transform around them."""
+    return not (torch.compiler.is_compiling() or is_recorded()) and all(
+        x.device.type == "cpu" and is_bare(x) for x in tensors
+    )
 
 
 def is_recorded() -> bool:

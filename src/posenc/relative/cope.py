@@ -3,13 +3,18 @@
 Golovneva et al. 2024, arXiv 2405.18719, eq. 3 to 8 and the code in its appendix.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from posenc.contracts import Block, RelativeKeyValue, rows
 from posenc.positions import check_ints
+from posenc.positions.checks import can_look
 
 __all__ = ["Cope"]
+
+NEAR = 8  # times as many keys as positions are looked at first: gates are rarely below an eighth
 
 
 class Cope(RelativeKeyValue):
@@ -29,6 +34,7 @@ class Cope(RelativeKeyValue):
     """
 
     scaled = False
+    reads_products = True
 
     def __init__(self, head_dim: int, *, max_positions: int) -> None:
         super().__init__()
@@ -41,6 +47,11 @@ class Cope(RelativeKeyValue):
         self.embeddings = nn.Parameter(torch.zeros(max_positions, head_dim))
 
     def key_logits(self, q: Tensor, k: Tensor, block: Block) -> Tensor:
+        far = self._num_counted(q, k, block)
+        if far:
+            near = self.key_logits(q, k[:, :, far:], _without(block, far))
+            last = q @ self.embeddings[-1].to(q.dtype)
+            return torch.cat((last[..., None].expand(*q.shape[:3], far), near), -1)
         positions = self.positions(q, k, block)
         per_position = q @ self.embeddings.to(q.dtype).T  # [B, H, Q, max_positions]
         below = positions.detach().floor().long()
@@ -51,13 +62,35 @@ class Cope(RelativeKeyValue):
 
     def positions(self, q: Tensor, k: Tensor, block: Block) -> Tensor:
         """p of every pair, `[B, H, Q, K]` in [0, max_positions − 1]."""
-        gates = (q @ k.mT * block.scale).sigmoid()
+        products = q @ k.mT if block.products is None else block.products
+        gates = (products * block.scale).sigmoid()
         if block.allowed is not None:
             gates = gates.masked_fill(~block.allowed, 0.0)
         return _sums_from(gates, block).clamp(max=self.max_positions - 1)
 
+    def _num_counted(self, q: Tensor, k: Tensor, block: Block) -> int:
+        """How many keys at the front stand at the last position for every query, as far as the
+        gates of the few after them say; 0 where that is not known."""
+        far = k.shape[2] - NEAR * self.max_positions - q.shape[2]
+        if far < k.shape[2] // 2 or block.first is None or not can_look(q, k):
+            return 0
+        seen = self.positions(q.detach(), k[:, :, far:].detach(), _without(block, far))
+        return far if bool((seen[..., 0] >= self.max_positions - 1).all()) else 0
+
     def extra_repr(self) -> str:
         return f"{self.head_dim}, max_positions={self.max_positions}"
+
+
+def _without(block: Block, num_keys: int) -> Block:
+    """The block without its first keys."""
+    q_first, k_first = block.first or (0, 0)
+    return replace(
+        block,
+        k_pos=block.k_pos[..., num_keys:],
+        allowed=None if block.allowed is None else block.allowed[..., num_keys:],
+        first=(q_first, k_first + num_keys),
+        products=None if block.products is None else block.products[..., num_keys:],
+    )
 
 
 def _sums_from(gates: Tensor, block: Block) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from posenc.contracts import Block, RelativeKeyValue
 from posenc.positions import check_ints
-from posenc.relative.distances import bucket_logits, from_keys
+from posenc.relative.distances import FEW, bucket_logits, from_keys
 
 __all__ = ["Deberta", "log_bucket_edges"]
 
@@ -117,10 +117,20 @@ class Deberta(RelativeKeyValue):
         if keys is not None:
             logits = logits + bucket_logits(q, keys, lambda offset: self._row(-offset), block)
         if queries is not None:
-            logits = logits + from_keys(
-                k, block, lambda keys, block: bucket_logits(keys, queries, self._row, block)
-            )
+            logits = logits + self._from_keys(k, queries, block)
         return logits
+
+    def _from_keys(self, k: Tensor, queries: Tensor, block: Block) -> Tensor:
+        """`k · Q_r[δ]`, `[B, H, Q, K]`. Few queries look up one vector a key; all keys past
+        max_distance share theirs."""
+        num_queries, num_keys = block.q_pos.shape[-1], k.shape[2]
+        if block.first is None or num_queries > FEW:
+            return from_keys(k, block, lambda x, at: bucket_logits(x, queries, self._row, at))
+        far = min(max(block.first[0] - block.first[1] - self.max_distance + 1, 0), num_keys)
+        rows = self._row(-Block(block.q_pos, block.k_pos[..., far:]).offsets()[0, 0])
+        near = torch.einsum("bhkd,hqkd->bhqk", k[:, :, far:], queries[:, rows])
+        shared = (k[:, :, :far] @ queries[:, -1, :, None]).mT
+        return torch.cat((shared.expand(-1, -1, num_queries, -1), near), -1)
 
     def prepare(self, whole: Block, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
         """The table as keys and as queries, `[H, 2·span, head_dim]` each, where their terms count."""

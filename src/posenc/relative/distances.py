@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from posenc.contracts import Block
 
 __all__ = [
+    "FEW",
     "bucket_logits",
     "clipped_logits",
     "clipped_sums",
@@ -26,6 +27,7 @@ __all__ = [
     "unskewed",
 ]
 
+FEW = 4  # queries, as in decoding
 LEAST_KEYS = 64  # at a time, in terms that start from the keys
 
 
@@ -113,7 +115,10 @@ def bucket_logits(
     if block.first is None:
         index = row_of(block.offsets()).expand(*x.shape[:2], -1, -1)
         return (x @ table.mT).gather(-1, index)
-    return skewed(x @ table[..., row_of(consecutive_offsets(block)), :].mT)
+    offsets = consecutive_offsets(block)
+    if x.shape[2] <= FEW:  # products with the rows, of which there are fewer than keys
+        return skewed((x @ table.mT)[..., row_of(offsets)])
+    return skewed(x @ table[..., row_of(offsets), :].mT)
 
 
 def _overlap(block: Block, low: int, num_rows: int) -> tuple[int, slice, int]:
