@@ -229,6 +229,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if span is not None:\n            return mod",
         LAWS,
     ),
+    mutant(
+        "positions on a device are looked at",
+        "attention/order.py",
+        'x.device.type == "cpu" and is_bare(x) for x in tensors',
+        "is_bare(x) for x in tensors",
+        "test_no_waiting.py",
+    ),
+    mutant(
+        "lengths of documents on a device are looked at",
+        "attention/linear.py",
+        '(not causally and problem.q.device.type != "cpu")',
+        "False",
+        "test_no_waiting.py",
+    ),
+    mutant(
+        "positions in order build a bias for each block",
+        "attention/order.py",
+        "return replace(problem, contiguous=True) if at_end else problem",
+        "return problem",
+        "test_resident.py",
+    ),
     # explicit positions in order, and packed documents
     mutant(
         "positions that skip are taken for places",
