@@ -332,6 +332,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "test_native_attention.py",
     ),
     mutant(
+        "a number after NaN hides the larger ones before it",
+        "kernels/attention.cpp",
+        "(x > most || x != x) ? x : most",
+        "!(x <= most) ? x : most",
+        "test_native_attention.py",
+    ),
+    mutant(
         "a query that turns from its own key is not looked at",
         "kernels/attention_tile.h",
         "largest - scale * dot(row, k + i * c.k_token, c.dim)",
@@ -457,6 +464,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "    elif not relative.adds_values:\n        return _biased",
         "    if not relative.adds_values:\n        return _biased",
         "test_relative.py",
+    ),
+    mutant(
+        "a formula that is mixed in is not read",
+        "contracts/bias.py",
+        'if _depth(cls, "value") < _depth(cls, form):',
+        'if "value" in vars(cls) and form not in vars(cls):',
+        "test_decoding_far.py",
+    ),
+    mutant(
+        "sums of angles past what a float64 counts",
+        "bias/sandwich.py",
+        " or max(-least, most) >= EXACT",
+        "",
+        "test_decoding_far.py",
+    ),
+    mutant(
+        "a trace of FIRE holds a number of parts",
+        "bias/fire.py",
+        "if torch.compiler.is_compiling() or is_recorded():",
+        "if torch.compiler.is_compiling():",
+        "test_decoding_far.py",
+    ),
+    mutant(
+        "a wide FIRE makes more hidden units than biases",
+        "bias/fire.py",
+        "max(PARTS, self.width // self.num_heads)",
+        "PARTS",
+        "test_decoding_far.py",
     ),
     mutant(
         "a changed formula of pairs is not read",

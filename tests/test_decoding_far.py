@@ -1,5 +1,7 @@
 """A few queries behind many keys take shorter paths, to what they give in the whole."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -60,7 +62,9 @@ def test_keys_that_all_stand_at_the_last_position_are_not_counted(
     assert max(counted) < LENGTH / 4
 
 
-@pytest.mark.parametrize("where", ["near", "far", "negative", "scattered", "one"])
+@pytest.mark.parametrize(
+    "where", ["near", "far", "negative", "scattered", "one", "past doubles", "below doubles"]
+)
 def test_sums_of_cosines_by_the_sum_of_angles(where: str) -> None:
     distances = {
         "near": torch.arange(300),
@@ -68,6 +72,8 @@ def test_sums_of_cosines_by_the_sum_of_angles(where: str) -> None:
         "negative": torch.arange(150, -150, -1),
         "scattered": torch.tensor([0, 10**6, 5]),
         "one": torch.tensor([7]),
+        "past doubles": torch.arange(2**60, 2**60 + 5),
+        "below doubles": torch.arange(-(2**53) - 5, -(2**53)),
     }[where]
     bias = Sandwich(4)
     got = bias.per_distance(distances, dtype=torch.float64)
@@ -128,6 +134,58 @@ def test_a_class_that_changes_the_formula_changes_every_form() -> None:
         2 * Sandwich(2).per_distance(at, dtype=torch.float64),
         16,
     )
+
+
+def test_a_formula_that_is_mixed_in_changes_every_form() -> None:
+    class Doubling:
+        def value(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+            return 2 * super().value(head, q_pos, k_pos)  # pyright: ignore[reportAttributeAccessIssue]
+
+    class Steeper(Doubling, Alibi): ...
+
+    class Heir(Steeper): ...
+
+    class Doubled(Doubling, Fire): ...
+
+    at = sequence(30)
+    plain = Alibi(2).per_distance(at, dtype=torch.float64)
+    for bias in (Steeper(2), Heir(2)):
+        assert torch.equal(bias.per_distance(at, dtype=torch.float64), 2 * plain)
+    fire, doubled = Fire(2).double(), Doubled(2).double()
+    doubled.load_state_dict(fire.state_dict())
+    assert_roundings(
+        doubled.dense(at, at, dtype=torch.float64), 2 * fire.dense(at, at, dtype=torch.float64), 16
+    )
+    assert Heir._of_pairs is LogitBias._of_pairs
+    assert type("Same", (Alibi,), {})._of_distances is Alibi._of_distances
+
+
+def test_sums_of_angles_stay_on_the_device_of_the_distances() -> None:
+    wanted = Sandwich(2).per_distance(sequence(30))
+    bias = Sandwich(2)
+    with torch.device("meta"):
+        got = bias.per_distance(torch.arange(30, device="cpu"))
+    assert torch.equal(got, wanted)
+
+
+def test_hidden_units_of_a_wide_fire_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    relu = torch.relu
+    monkeypatch.setattr(torch, "relu", lambda x: (sizes.append(x.numel()), relu(x))[1])
+    bias, at = Fire(4, width=256), sequence(300)
+    dense = bias.dense(at, at)
+    assert sizes and max(sizes) <= dense.numel()
+    head = torch.arange(4)[:, None, None]
+    right = bias.value(head, at[None, None, :, None], at[None, None, None])
+    assert_roundings(dense, right, 64, size=float(right.detach().abs().max()))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_traced_fire_serves_other_lengths() -> None:
+    bias = Fire(2).requires_grad_(False)
+    few, many = sequence(100), sequence(300)
+    traced: Any = torch.jit.trace(bias, (few, few))
+    torch.testing.assert_close(traced(many, many), bias(many, many))
 
 
 def test_gradients_of_few_queries_under_deberta() -> None:

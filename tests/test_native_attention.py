@@ -222,6 +222,30 @@ def test_what_is_no_number_stays_none() -> None:
         assert name != "q" or touched.sum() == 2, "another query"
 
 
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_what_is_no_number_hides_no_large_one(name: str) -> None:
+    """A far key that the queries prefer, and NaN after it: queries before the NaN still read it."""
+    q, k, v = (heads(1, 2, 1500, 16, seed=seed) for seed in range(3))
+    q, k = q.abs() + 1, k * 0.1
+    k[:, :, 0] = 60.0
+    place = torch.arange(1500) % 64  # a tile ends at 27
+    q[:, :, (place > 20) & (place < 28)] *= 0.01  # what they ask for is less
+    scheme, spoiled = Scheme(bias=Alibi(2)), {"q": q.clone(), "k": k.clone()}
+    right = exact(q, k, v, scheme, causal)
+    at = 1450 if name == "k" else torch.arange(20, 1500, 64)
+    spoiled[name][:, :, at] = math.nan
+    out = attention(spoiled["q"], spoiled["k"], v, scheme=scheme, impl="native")
+    seen = slice(0, 1400) if name == "k" else place != 20
+    assert (out - right)[:, :, seen].abs().max() < 1e-5
+    assert out[:, :, 1450:].isnan().all() if name == "k" else out[:, :, at].isnan().all()
+
+
+def test_a_far_key_that_is_no_number_is_read() -> None:
+    q, k, v = (heads(1, 2, 1500, 16, seed=seed) for seed in range(3))
+    k[:, :, 0] = math.nan
+    assert attention(q, k, v, scheme=Scheme(bias=Alibi(2)), impl="native").isnan().all()
+
+
 def test_a_query_that_sees_nothing_gets_zeros_and_minus_infinity_hides() -> None:
     q, k, v = (heads(1, 1, 64, 4, seed=seed) for seed in range(3))
     bias = torch.full((1, 127), -math.inf)
@@ -335,3 +359,14 @@ def test_the_sdpa_path_keeps_its_own_tests(monkeypatch: pytest.MonkeyPatch) -> N
     q, k, v = (heads(1, 4, 700, 8, seed=seed) for seed in range(3))
     out = attention(q, k, v, scheme=Scheme(bias=Alibi(4)), impl="sdpa")
     assert_as_good_as(out, out, exact(q, k, v, Scheme(bias=Alibi(4)), causal), size=1.0)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("key_heads", [2, 4])
+def test_attention_under_a_bias_can_be_traced(key_heads: int) -> None:
+    q, k, v = heads(1, 4, 80, 8, seed=0), *(heads(1, key_heads, 80, 8, seed=s) for s in (1, 2))
+    scheme = Scheme(bias=Alibi(4))
+    traced: Any = torch.jit.trace(lambda q, k, v: attention(q, k, v, scheme=scheme), (q, k, v))
+    q, k, v = (x.flip(2) for x in (q, k, v))
+    plain = attention(q, k, v, scheme=scheme, impl="sdpa")
+    assert_as_good_as(plain, traced(q, k, v), exact(q, k, v, scheme, causal))

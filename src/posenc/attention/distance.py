@@ -261,13 +261,10 @@ def _attend_heads(
     narrow = q.dtype != vector.dtype and q.device.type != "cpu"
     if narrow:  # only the CPU kernel takes a float32 bias beside narrower queries
         q, k, v = q.to(vector.dtype), k.to(vector.dtype), v.to(vector.dtype)
+    # a branch, not the comparison itself: in a trace that is a tensor
+    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
     out = F.scaled_dot_product_attention(
-        q.flip(2),
-        k,
-        v,
-        attn_mask=view,
-        scale=problem.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
+        q.flip(2), k, v, attn_mask=view, scale=problem.scale, **grouped
     )
     return out.flip(2).to(problem.q.dtype)
 

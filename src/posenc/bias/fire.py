@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from posenc.contracts import LogitBias
 from posenc.frequencies import full_precision
 from posenc.positions import check_ints
+from posenc.positions.checks import is_recorded
 
 __all__ = ["Fire"]
 
 LEAST_PAIRS = 1024  # whose hidden units are made at once
-PARTS = 8  # of larger calls
+PARTS = 8  # of larger calls, at least
 EPS = 1e-6  # in the denominator, as released: it keeps position 0 finite where the threshold is 0
 
 
@@ -79,7 +80,7 @@ class Fire(LogitBias):
 
     def _of_pairs(self, head: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """All heads in one product, some pairs at a time, so that hidden units stay few."""
-        if torch.compiler.is_compiling():  # a number of parts would bound the lengths of the graph
+        if torch.compiler.is_compiling() or is_recorded():  # parts would bound a graph's lengths
             return self.value(head, q_pos, k_pos)
         share = self._share(q_pos, k_pos)
         weight, offset, out, start = (
@@ -87,9 +88,10 @@ class Fire(LogitBias):
             for x in (self.hidden.weight, self.hidden.bias, self.out.weight, self.out.bias)
         )
         flat = share.flatten()
+        parts = max(PARTS, self.width // self.num_heads)  # hidden units no more than the bias
         made = []
         with full_precision(q_pos.device):
-            for part in flat.split(max(LEAST_PAIRS, flat.numel() // PARTS)):
+            for part in flat.split(max(LEAST_PAIRS, flat.numel() // parts)):
                 hidden = torch.relu(torch.addcmul(offset[:, None], weight, part))
                 made.append(torch.addmm(start[:, None], out, hidden))
         return torch.cat(made, 1).unflatten(1, share.shape).squeeze(2).movedim(0, 1)

@@ -4,6 +4,8 @@ Chi et al. 2022, "Dissecting Transformer Length Extrapolation via the Lens of Re
 Analysis", arXiv 2212.10356, section 5: the inner product of two sinusoids, compressed per head.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from posenc.positions.checks import can_look
 __all__ = ["Sandwich"]
 
 WIDEST = 4  # places in a table of distances for each one asked for
+EXACT = 1 << 53  # below it, every integer is a float64
 
 
 class Sandwich(LogitBias):
@@ -56,12 +59,13 @@ class Sandwich(LogitBias):
         if not can_look(distances) or distances.is_floating_point() or not distances.numel():
             return self.value(head, distances, torch.zeros_like(distances))
         least, most = (int(x) for x in distances.aminmax())
-        if most - least > WIDEST * distances.numel():
+        if most - least > WIDEST * distances.numel() or max(-least, most) >= EXACT:
             return self.value(head, distances, torch.zeros_like(distances))
         step = 1 << ((most - least).bit_length() // 2)
-        coarse = torch.arange(least, most + 1, step, dtype=torch.float64)
-        per_radian = torch.tensor(self._per_radian, dtype=torch.float64)[:, None]
-        a, b = coarse / per_radian, torch.arange(step, dtype=torch.float64) / per_radian
+        exact: Any = {"dtype": torch.float64, "device": distances.device}
+        per_radian = torch.tensor(self._per_radian, **exact)[:, None]
+        a = torch.arange(least, most + 1, step, **exact) / per_radian
+        b = torch.arange(step, **exact) / per_radian
         table = a.cos().T @ b.cos() - a.sin().T @ b.sin()
         total = table.flatten()[distances.long() - least]
         return total * self.num_heads / (8 * (head + 1))

@@ -36,10 +36,10 @@ class LogitBias(nn.Module, ABC):
         self.num_heads = num_heads
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A class that changes `value` goes back to forms made of it."""
+        """A class that changes `value`, also by one mixed in, goes back to forms made of it."""
         super().__init_subclass__(**options)
         for form in ("_of_pairs", "_of_distances"):
-            if "value" in vars(cls) and form not in vars(cls):
+            if _depth(cls, "value") < _depth(cls, form):
                 setattr(cls, form, getattr(LogitBias, form))
 
     @abstractmethod
@@ -137,3 +137,8 @@ class LogitBias(nn.Module, ABC):
     def _rows(self, positions: Tensor, name: str) -> Tensor:
         axes = self.num_axes
         return rows(check_positions(positions, name=name, num_axes=axes), axes)
+
+
+def _depth(cls: type, name: str) -> int:
+    """How far up its line of classes the name is defined."""
+    return next(i for i, parent in enumerate(cls.__mro__) if name in vars(parent))

@@ -55,6 +55,12 @@ struct Buffers {
   float* sums;     // [Dv, R]
 };
 
+// NaN where one of them is, for it must not hide what came before it.
+template <typename T>
+T larger(T x, T most) {
+  return (x > most || x != x) ? x : most;
+}
+
 struct Job {
   const Call* call;
   Facts* facts;  // null where every key is read
@@ -111,7 +117,7 @@ void measure_keys(const Call& c, Facts& facts, int64_t row) {
   float most = 0;
   for (int64_t j = 0; j < c.keys; ++j) {
     float square = plain::dot(k + j * c.k_token, k + j * c.k_token, c.dim);
-    if (!(square <= most)) most = square;  // NaN stays
+    most = larger(square, most);
   }
   facts.largest[row] = std::sqrt(most);
 }

@@ -68,7 +68,7 @@ INLINE void add_keys(const float* q, const float* k, int64_t k_token, int64_t di
     for (int i = 0; i < V; ++i) {
       Floats logit = sum[n][i] + load(bias + n + i * W);
       store(weights + n * R + i * W, logit);
-      top[i] = (logit <= top[i]) ? top[i] : logit;  // NaN stays
+      top[i] = (logit <= top[i]) ? top[i] : logit;  // NaN may go: its weight is NaN
     }
   }
 }
@@ -106,7 +106,7 @@ INLINE int64_t farthest_read(const Call& c, const Facts& facts, int64_t b, int64
     const float* row = q + i * c.q_token;
     double norm = std::sqrt(dot(row, row, c.dim));
     double of_query = std::fabs(scale) * norm * largest - scale * dot(row, k + i * c.k_token, c.dim);
-    if (!(of_query <= margin)) margin = of_query;  // NaN stays
+    margin = larger(of_query, margin);
   }
   double limit = std::exp(kHalfUnit - margin * (1 + 1e-4) - 1e-3);  // with room for rounding
   if (!(limit > kLeastTail)) return c.keys - 1;
