@@ -757,8 +757,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "one call for both: keys by the table of the queries",
         "kernels/native.py",
-        "k_out, k_call = _plain_call(k, tables.k, k_facts, inplace, needs_graph)",
-        "k_out, k_call = _plain_call(k, tables.q, q_facts, inplace, needs_graph)",
+        "k_out, k_call = _plain_call(k, k_facts, inplace, needs_graph)",
+        "k_out, k_call = _plain_call(k, q_facts, inplace, needs_graph)",
         LAWS,
     ),
     mutant(

@@ -32,9 +32,12 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 # The kernel's struct Call: pointers to x and out, shape, strides of x and of out in elements,
 # is_bfloat16, then the table (_Facts: pointers, pairs, start, batch stride, adjacent), direction.
-_CALL = struct.Struct("2P 13q 2P 4q f4x")
+_pack = struct.Struct("2P 13q 2P 4q f4x").pack
 _Facts = tuple[int, int, int, int, int, bool]
 
+
+_overlaps = torch._C._overlaps  # pyright: ignore[reportAttributeAccessIssue]
+_increment_version = torch._C._increment_version  # pyright: ignore[reportAttributeAccessIssue]
 
 _KERNEL, _WHY_MISSING = load("_rotary.so", VERSION)
 if _KERNEL is not None:
@@ -87,18 +90,19 @@ def rotate_together(
     k_facts = q_facts if tables.k is tables.q else _plain_facts(tables.k, needs_graph)
     if q_facts is None or k_facts is None:
         return None
-    q_out, q_call = _plain_call(q, tables.q, q_facts, inplace, needs_graph)
-    k_out, k_call = _plain_call(k, tables.k, k_facts, inplace, needs_graph)
-    if q_out is None or k_out is None or (inplace and torch._C._overlaps(q, k)):  # pyright: ignore
+    q_out, q_call = _plain_call(q, q_facts, inplace, needs_graph)
+    k_out, k_call = _plain_call(k, k_facts, inplace, needs_graph)
+    if q_out is None or k_out is None or (inplace and _overlaps(q, k)):
         return None
     _KERNEL.posenc_rotate(q_call + k_call, 2, get_num_threads())
     if inplace:  # autograd must know that saved values are gone
-        torch.autograd.graph.increment_version((q, k))
+        _increment_version((q, k))
     return q_out, k_out
 
 
-def _plain_facts(table: Table, needs_graph: bool) -> _Facts | None:
-    """What the kernel must know of a table; None unless all is as it wants it."""
+def _plain_facts(table: Table, needs_graph: bool) -> tuple[int, int, int, _Facts] | None:
+    """Width of a head, rows and tokens of a table, and what the kernel must know of it; None unless
+    all is as it wants it."""
     cos, sin = table.cos, table.sin
     is_plain = (
         type(cos) is Tensor
@@ -110,14 +114,21 @@ def _plain_facts(table: Table, needs_graph: bool) -> _Facts | None:
         and sin.is_contiguous()
         and cos.dim() == 3
     )
-    return _facts(cos, sin, table.pairing == "adjacent", table.start) if is_plain else None
+    if not is_plain:
+        return None
+    rows, tokens, pairs = cos.shape
+    batch = 0 if rows == 1 else tokens * pairs
+    is_adjacent = table.pairing == "adjacent"
+    facts = (cos.data_ptr(), sin.data_ptr(), pairs, table.start, batch, is_adjacent)
+    return table.head_dim, rows, tokens, facts
 
 
 def _plain_call(
-    x: Tensor, table: Table, facts: _Facts, inplace: bool, needs_graph: bool
+    x: Tensor, of_table: tuple[int, int, int, _Facts], inplace: bool, needs_graph: bool
 ) -> tuple[Tensor | None, bytes]:
     """Where the result goes and the kernel's call; None unless all is as the kernel wants it."""
-    dtype, shape, strides, table_shape = x.dtype, x.shape, x.stride(), table.cos.shape
+    dtype, shape, strides = x.dtype, x.shape, x.stride()
+    head_dim, rows, tokens, facts = of_table
     fits = (
         type(x) is Tensor
         and x.is_cpu
@@ -125,17 +136,22 @@ def _plain_call(
         and not (needs_graph and x.requires_grad)
         and not is_functorch_wrapped_tensor(x)
         and len(shape) == 4
-        and shape[3] == table.head_dim
-        and shape[2] == table_shape[1]
-        and table_shape[0] in (1, shape[0])
+        and shape[3] == head_dim
+        and shape[2] == tokens
+        and (rows == 1 or rows == shape[0])
         and strides[3] == 1
         and (x.is_contiguous() or (_is_nested(shape, strides) if inplace else 0 not in strides))
         and not x.is_neg()
     )
     if not fits:
         return None, b""
-    out = x if inplace else _empty_like(x)
-    return out, _packed(x, out, facts)
+    is_bfloat16 = dtype is torch.bfloat16
+    if inplace:
+        at = x.data_ptr()
+        return x, _pack(at, at, *shape, *strides, *strides, is_bfloat16, *facts, 1.0)
+    out = _empty_like(x)
+    at, to = x.data_ptr(), out.data_ptr()
+    return out, _pack(at, to, *shape, *strides, *out.stride(), is_bfloat16, *facts, 1.0)
 
 
 def _is_nested(shape: torch.Size, strides: tuple[int, ...]) -> bool:
@@ -213,7 +229,7 @@ def _facts(cos: Tensor, sin: Tensor, adjacent: bool, start: int) -> _Facts:
 
 def _packed(x: Tensor, out: Tensor, facts: _Facts, direction: float = 1.0) -> bytes:
     strides = x.stride()
-    return _CALL.pack(
+    return _pack(
         x.data_ptr(),
         out.data_ptr(),
         *x.shape,
